@@ -20,14 +20,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 # A start with `python -P` leaves the working directory out of the path, so that no file there
 # replaces a module of the server. This file's own directory is added.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-# What `pip install 'tuff-messaging[server]'` brings; a client works without.
-_SERVER_LIBRARIES = ("cramjam", "httptools", "prometheus_client", "uvloop")
+# The extra that brings a library; a client works without.
+_EXTRAS = dict.fromkeys(
+    (
+        "aiohttp", "google_crc32c", "httptools", "plyvel", "prometheus_client", "uvloop", "zlib_ng",
+    ),
+    "server",
+) | dict.fromkeys(("happybase", "thriftpy2"), "hbase")  # fmt: skip
 
 
 @contextmanager
@@ -36,11 +41,11 @@ def _server_libraries() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in _SERVER_LIBRARIES:
+        if error.name not in _EXTRAS:
             raise
         print(
             f"tuff: the server needs {error.name}, which is not installed; "
-            "pip install 'tuff-messaging[server]'",
+            f"pip install 'tuff-messaging[{_EXTRAS[error.name]}]'",
             file=sys.stderr,
         )
         sys.exit(1)
@@ -59,14 +64,6 @@ if __name__ == "__main__" and sys.argv[1:2] == ["access"]:
         from admin import access_file
 
     sys.exit(access_file.main(sys.argv[2:], new_token=partial(secrets.token_urlsafe, 32)))
-
-# A worker of another server: it loads none of the stores.
-if __name__ == "__main__" and sys.argv[1:2] == ["worker"]:
-    gc.disable()
-    with _server_libraries():
-        from workers import program
-
-    sys.exit(program.main(sys.argv[2:]))
 
 _TOOLS = ("fsck", "salvage", "backup", "restore", "inspect", "doctor", "explain")
 if __name__ == "__main__" and sys.argv[1:] and sys.argv[1] in _TOOLS:
@@ -90,11 +87,12 @@ if __name__ == "__main__":
 with _server_libraries():
     import uvloop
 
-    from process import garbage_collection
+    from kernel.event_loop import InThread, ThreadPool
+    from kernel.log_events import event
     from process.clock import SteadyClock
     from process.components import STORE_HANGS_S_MAX, CannotJoinError, Components
     from process.directory_locks import DataDirectories, DirectoryNameError
-    from process.listener import Listener, ListenerStartError, listen_failure
+    from process.listener import Listener, listen_failure
     from process.logging_setup import log_to
     from process.protected_files import protected_files
     from process.runtime import Runtime
@@ -107,13 +105,8 @@ with _server_libraries():
         load,
     )
     from process.systemd import notify, watchdog_interval_s
-    from tuff.disk.event_loop import InThread, WorkerThreads
-    from tuff.disk.locks import DirectoryLockedError
-    from tuff.log_events import event
     from tuff.version import __version__
-
-if TYPE_CHECKING:
-    from workers.processes import Workers
+    from tuff_storage.disk.locks import DirectoryLockedError
 
 log = logging.getLogger("server")
 
@@ -130,6 +123,9 @@ SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, log
 # A writer thread waits that long for the interpreter after a sync. With Python's own 5 ms the disk
 # is idle under load.
 SWITCH_INTERVAL_S = 0.0005
+# Young objects that start a garbage collection. Python's own 700 are a dozen requests under way,
+# whose objects are freed a moment later anyway; 10,000 are some three hundred requests.
+YOUNG_COUNT_MAX = 10_000
 
 
 class Server:
@@ -139,8 +135,8 @@ class Server:
         self._settings = settings
         self._directories = directories
         self._tasks: set[asyncio.Task[None]] = set()
-        self._workers: list[WorkerThreads] = []
-        self._pools: list[ThreadPoolExecutor] = []  # of threads that other threads ask
+        self._pools: list[ThreadPool] = []
+        self._executors: list[ThreadPoolExecutor] = []  # of threads that other threads ask
         self._stop = asyncio.Event()
         self._stopped_s = 0.0  # when, by the loop's clock
         self._components = Components(
@@ -154,7 +150,7 @@ class Server:
                 spawn_writer=self._spawn_writer,
                 threads=self._threads,
                 background=self._background,
-                die=_die,
+                die=self._die,
             ),
         )
 
@@ -178,8 +174,7 @@ class Server:
         _log_start(self._settings, self._directories)
         try:
             await self._open_stores(port)
-            await self._unless_stopped(listener.started())
-        except (DirectoryLockedError, CannotJoinError, ListenerStartError) as error:
+        except (DirectoryLockedError, CannotJoinError) as error:
             await listener.close(within_s=0.0)
             return _fail(str(error), EXIT_FAILED)
         self._spawn_loops()
@@ -190,10 +185,10 @@ class Server:
             left_s = REPLIES_S_MAX - (asyncio.get_running_loop().time() - self._stopped_s)
             await listener.close(within_s=left_s)
             await self._components.close()
-            for workers in self._workers:
-                workers.close()
             for pool in self._pools:
-                pool.shutdown()
+                pool.close()
+            for executor in self._executors:
+                executor.shutdown()
             log.info("stopped", extra=event("server_stopped"))
 
     def _spawn_loops(self) -> None:
@@ -222,17 +217,11 @@ class Server:
             if giving_up is not None:
                 giving_up.cancel()
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for the end of the work, or a stop."""
-        ways = [asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())]
-        done, left = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for each in left:
-            each.cancel()
-        for each in done:
-            each.result()
-
-    async def _serve(self, port: int, listener: "Listener | Workers") -> int:
-        garbage_collection.settle()
+    async def _serve(self, port: int, listener: Listener) -> int:
+        # Objects that live until the end are never garbage; examining them again costs pauses.
+        gc.freeze()
+        gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
+        gc.enable()
         if not self._stop.is_set():
             url = self._url(port)
             print(f"tuff ready on {url}", flush=True)
@@ -277,6 +266,14 @@ class Server:
     def _spawn_writer(self, work: Coroutine[Any, Any, None]) -> None:
         self._spawn(_or_die(work))
 
+    def _die(self, reason: str) -> None:
+        # Another server may have replaced this one: nothing may be answered any more. A server that
+        # is being stopped was to end anyway, and has not failed.
+        is_stopping = self._stop.is_set()
+        level = logging.INFO if is_stopping else logging.ERROR
+        log.log(level, "%s; the process ends", reason, extra=event("process_ended"))
+        os._exit(0 if is_stopping else EXIT_FAILED)
+
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -299,14 +296,14 @@ class Server:
             thread.start()
             return thread
 
-        workers = WorkerThreads(count, start=start)
+        pool = ThreadPool(count, start=start)
         if is_joined:
-            self._workers.append(workers)
-        return workers.run
+            self._pools.append(pool)
+        return pool.run
 
     def _background(self, name: str) -> Callable[[Callable[[], None]], object]:
         pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._pools.append(pool)
+        self._executors.append(pool)
         return pool.submit
 
 
@@ -359,12 +356,6 @@ async def _is_alive() -> None:
     _notify("WATCHDOG=1")
 
 
-def _die(reason: str) -> None:
-    # Another server may have replaced this one: nothing may be answered any more.
-    log.error("%s; the process ends", reason, extra=event("process_ended"))
-    os._exit(EXIT_FAILED)
-
-
 async def _or_die(work: Coroutine[Any, Any, None]) -> None:
     # Without its writer the server would accept requests and never answer them. Acknowledged
     # writes are on the disk, and the next start recovers them.
@@ -392,9 +383,9 @@ def main(arguments: list[str]) -> int:
     log_to(sys.stderr, level=server.log_level, log_format=server.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
-    with ExitStack() as held:
+    with ExitStack() as locks:
         try:
-            directories.lock(held)
+            directories.lock(locks)
         except DirectoryLockedError as error:
             return _fail(str(error), EXIT_FAILED)
         except OSError as error:

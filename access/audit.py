@@ -1,6 +1,6 @@
 """The messages of the audit topic: what is recorded, and how often (decision 0046, Audit).
 
-    act       := the members of `Act.form`, as one JSON object
+    act       := the members of `Act.body`, as one JSON object
 
 Administrative acts that succeed are recorded one by one. What a client can repeat for ever, which
 is refused and failed calls, is recorded at a bounded rate.
@@ -11,9 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from access.operations import REQUIREMENTS
-from access.principals import Principal, Principals, Right
+from access.principals import Principal, Principals
 from tuff.protocol.ids import NAME_LENGTH_MAX
+from tuff.protocol.operations import (
+    ABORT,
+    BY_LINE,
+    COMMIT,
+    GET_SNAPSHOT_FILE,
+    INVALIDATE,
+    PREPARE,
+    RESOLVE,
+    TAKE_BACKUP,
+    Right,
+)
 
 FAILURES_WINDOW_MS = 60_000
 # Kinds of failed calls of one principal, or of all clients without one, in a window. Each is at
@@ -22,14 +32,12 @@ FAILURE_KINDS_MAX = 20
 
 OK = "ok"  # the result of a call that succeeded; others are codes of errors
 
-_COPIES = frozenset({"GET /v1/backup", "GET /v1/transactions/snapshots/{file}"})
-_ENDS_TRANSACTION = re.compile(
-    r"POST /v1/transactions/\{tx\}/(abort|invalidate|commit|prepare|resolve)"
-)
+_COPIES = frozenset({TAKE_BACKUP, GET_SNAPSHOT_FILE})
+_END_TRANSACTIONS = frozenset(map(str, (ABORT, INVALIDATE, COMMIT, PREPARE, RESOLVE)))
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class Kind(StrEnum):
+class ActKind(StrEnum):
     """What was done: an administrative call, a refused call, a new access file, a start."""
 
     ADMINISTRATION = "administration"
@@ -47,7 +55,7 @@ class Act:
     message.
     """
 
-    kind: Kind
+    kind: ActKind
     at_ms: int
     principal: str | None = None
     operation: str | None = None
@@ -58,7 +66,7 @@ class Act:
     count: int = 1
     more: Mapping[str, object] = field(default_factory=dict)
 
-    def form(self) -> dict[str, object]:
+    def body(self) -> dict[str, object]:
         """The message as a JSON object, in bounded size. It has no payload, token or hash."""
         trace = self.traceparent
         return {
@@ -117,16 +125,16 @@ class Failures:
 def is_administrative(operation: str) -> bool:
     """Whether an allowed call of it is recorded: it changes what is not a principal's own, or
     copies everything."""
-    needed = REQUIREMENTS.get(operation)
-    if needed is None or operation.startswith("GET "):
-        return operation in _COPIES
-    return Right.CREATE in needed.rights or Right.ADMINISTER in needed.rights
+    found = BY_LINE.get(operation)
+    if found is None or found.method == "GET":
+        return found in _COPIES
+    return Right.CREATE in found.access.rights or Right.ADMINISTER in found.access.rights
 
 
 def ends_transaction(operation: str) -> bool:
     """Whether the operation ends or prepares the transaction of the path. It is recorded where the
     transaction is that of another principal."""
-    return _ENDS_TRANSACTION.fullmatch(operation) is not None
+    return operation in _END_TRANSACTIONS
 
 
 def changes(before: Principals, after: Principals) -> Iterator[str]:

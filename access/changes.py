@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from access.principals import EVERY, AccessFileError, Principal, Right, Rights, parse
+from access.principals import EVERY, AccessFileError, Principal, Rights, parse
 from tuff.protocol.ids import check_name
+from tuff.protocol.operations import Right
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
 

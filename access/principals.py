@@ -14,7 +14,6 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from math import inf
@@ -23,20 +22,11 @@ from typing import Any
 from access.quotas import Quota
 from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import check_name
+from tuff.protocol.operations import Right
 
 EVERY = "*"  # every namespace, or every topic
 _QUOTAS = tuple(each.name for each in fields(Quota))
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
-
-
-class Right(StrEnum):
-    """What a principal may be allowed to do; `transact` has no topic."""
-
-    CREATE = "create"
-    PUBLISH = "publish"
-    READ = "read"
-    TRANSACT = "transact"
-    ADMINISTER = "administer"
 
 
 class AccessFileError(Exception):
@@ -72,8 +62,8 @@ class Principal:
     audit_topic: tuple[str, str] | None = None
 
     def may(self, right: Right, namespace: str, topic: str) -> bool:
-        """Whether it has the right on the topic; `EVERY` as namespace or topic: on all of them, the
-        audit topic aside."""
+        """Whether the principal has the right on the topic; `EVERY` as namespace or topic: on all
+        of them, the audit topic aside."""
         if (namespace, topic) == self.audit_topic:
             if right in (Right.CREATE, Right.PUBLISH):
                 return False
@@ -81,7 +71,8 @@ class Principal:
         return any(right in each.allow and each.cover(namespace, topic) for each in self.rights)
 
     def may_somewhere(self, right: Right, namespace: str, _topic: str = EVERY) -> bool:
-        """Whether it has the right on any topic of the namespace; `EVERY`: of any namespace."""
+        """Whether the principal has the right on any topic of the namespace; `EVERY`: of any
+        namespace."""
         return any(
             right in each.allow and (namespace == EVERY or each.namespace in (EVERY, namespace))
             for each in self.rights

@@ -64,10 +64,10 @@ class Usage:
                 return name, wait_s
         return None
 
-    def take_request(self, size_bytes: int, *, count: int = 1) -> None:
-        """A request was admitted, with a body of this size; a batch counts as several."""
+    def take_request(self, size_bytes: int) -> None:
+        """A request was admitted, with a body of this size."""
         if self._requests is not None:
-            self._requests.take(count)
+            self._requests.take(1)
         self.take_bytes(size_bytes)
 
     def take_bytes(self, size_bytes: int) -> None:

@@ -15,12 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from access.changes import granted, revoked
-from access.principals import EVERY, AccessFileError, Principals, Right, Rights, hash_of
+from access.principals import EVERY, AccessFileError, Principals, Rights, hash_of
 from process.access_guard import read_access_file
 from process.watched_files import WatchedFileError
-from tuff.disk.files import write_file
 from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import check_name
+from tuff.protocol.operations import Right
+from tuff_storage.disk.files import write_file
 
 EXIT_USAGE = 2
 _NO_RIGHTS = Rights("", (), frozenset())

@@ -15,14 +15,13 @@ from admin.data_directory import DataDirectory, new_directory
 from admin.findings import CorruptDataError, RefusedError
 from admin.fsck import check
 from admin.transaction_files import write_transaction_files
-from messaging.storage.engine import Store
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.packed_rows import first_whole
+from messaging.engines.engine import Engine
+from messaging.engines.leveldb import LevelDbStore
 from process.backup_format import FIRST_KEY, KEYS_STOP, ROWS, TRANSACTIONS, Row, unpack_rows
-from tuff.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
-from tuff.disk.files import make_directory, write_file
-from tuff.disk.locks import LOCK_FILE
 from tuff.protocol.sentences import counted
+from tuff_storage.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
+from tuff_storage.disk.files import make_directory, write_file
+from tuff_storage.disk.locks import LOCK_FILE
 from tx.files import NEWER, DamagedFilesError, NewerFilesError, list_files, without_advice
 from tx.snapshot_file import read_snapshot
 
@@ -59,7 +58,8 @@ def copy(data: DataDirectory, target: Path, *, now_ms: int) -> Copied:
 
 
 def restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
-    """Make a new data directory of a running server's backup, and check it; how many rows. Blocks.
+    """Make a new data directory of a running server's backup, and check it; the number of rows, as
+    the check counts them. Blocks.
 
     Raises:
         CorruptDataError: the archive is incomplete, or its content is corrupt.
@@ -69,15 +69,14 @@ def restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
     with new_directory(target) as part, archive.open("rb") as file:
         data = DataDirectory.of(part)
         try:
-            row_count = _write_stores(file, data, now_ms=now_ms)
+            _write_stores(file, data, now_ms=now_ms)
         except NewerArchiveError as error:
             raise RefusedError(f"{archive} can't be restored here: {error}; {NEWER}") from None
         except ArchiveError as error:
             raise CorruptDataError(
                 f"{archive} is not a complete backup: {error}; restore another one"
             ) from None
-        _require_intact(data, now_ms=now_ms)
-    return row_count
+        return _require_intact(data, now_ms=now_ms)
 
 
 def _files(data: DataDirectory) -> Iterator[tuple[Path, Path]]:
@@ -88,8 +87,10 @@ def _files(data: DataDirectory) -> Iterator[tuple[Path, Path]]:
         yield path, Path("snapshots") / path.name
 
 
-def _require_intact(data: DataDirectory, *, now_ms: int) -> None:
-    corruptions = check(data, now_ms=now_ms).corruptions
+def _require_intact(data: DataDirectory, *, now_ms: int) -> int:
+    """Check it all; the number of rows. Raises: CorruptDataError, RefusedError."""
+    report = check(data, now_ms=now_ms)
+    corruptions = report.corruptions
     for finding in corruptions:
         if finding.advice == NEWER:
             # Reported first: for the newer version the rest may not be corrupt.
@@ -103,14 +104,15 @@ def _require_intact(data: DataDirectory, *, now_ms: int) -> None:
             f"{first.location} ({first.reason}); list them with `tuff fsck`, and copy what can be "
             "read with `tuff salvage`"
         )
+    return report.row_count
 
 
-def _write_stores(archive: BinaryIO, data: DataDirectory, *, now_ms: int) -> int:
+def _write_stores(archive: BinaryIO, data: DataDirectory, *, now_ms: int) -> None:
     """Raises: ArchiveError, NewerArchiveError, OSError, StoreError."""
     snapshot_file = bytearray()
-    store = LevelDbStore(data.messages, first_whole=first_whole)
+    store = LevelDbStore(data.messages)
     try:
-        count = _put(store, _rows(read_parts(archive), snapshot_file))
+        _put(store, _rows(read_parts(archive), snapshot_file))
     finally:
         store.close()
     if snapshot_file:
@@ -121,7 +123,6 @@ def _write_stores(archive: BinaryIO, data: DataDirectory, *, now_ms: int) -> int
         except DamagedFilesError as error:
             raise ArchiveError(without_advice(error)) from None
         write_transaction_files(data.snapshots, image, store_id=header.store_id, now_ms=now_ms)
-    return count
 
 
 def _rows(parts: Iterable[tuple[int, bytes]], snapshot_file: bytearray) -> Iterator[Row]:
@@ -140,14 +141,13 @@ def _rows(parts: Iterable[tuple[int, bytes]], snapshot_file: bytearray) -> Itera
             raise ArchiveError(f"a part of kind {kind} is out of order")
 
 
-def _put(store: Store, rows: Iterable[Row]) -> int:
-    count, size_bytes = 0, 0
+def _put(store: Engine, rows: Iterable[Row]) -> None:
+    size_bytes = 0
     batch: list[Row] = []
     for key, value in rows:
         batch.append((key, value))
-        count, size_bytes = count + 1, size_bytes + len(key) + len(value)
+        size_bytes += len(key) + len(value)
         if size_bytes >= BATCH_BYTES:
             store.write(batch)
             batch, size_bytes = [], 0
     store.write(batch)
-    return count

@@ -14,19 +14,19 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from admin import doctor, explain, inspect_files, inspect_tables
+from admin import doctor_measurements, explain_offline, inspect_files, inspect_tables
 from admin.backup_and_restore import copy, restore_archive
 from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError, Finding, RefusedError, StoreMissingError
 from admin.fsck import check
 from admin.salvage import salvage
+from messaging.engines.engine import StoreError
 from messaging.read.poll import Poll
-from messaging.storage.engine import StoreError
 from process.directory_locks import DirectoryNameError
-from tuff.disk.locks import DirectoryLockedError
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import topic_id
 from tuff.protocol.requests import Isolation
+from tuff_storage.disk.locks import DirectoryLockedError
 from tx.files import NewerFilesError
 
 EXIT_CORRUPT = 1  # or, of `inspect`: unreadable
@@ -37,12 +37,12 @@ _RUNNING = (
     "DIR` makes a directory of it"
 )
 
-Row = Mapping[str, object]
+Line = Mapping[str, object]
 
-_FILES: Mapping[str, Callable[[Path], Iterable[Row]]] = {
-    "snapshot": inspect_files.snapshot_rows,
-    "snapshots": inspect_files.directory_rows,
-    "log": inspect_files.log_rows,
+_FILES: Mapping[str, Callable[[Path], Iterable[Line]]] = {
+    "snapshot": inspect_files.snapshot_lines,
+    "snapshots": inspect_files.directory_lines,
+    "log": inspect_files.log_lines,
     "tables": inspect_tables.table_rows,
 }
 _HBASE = ("hbase-regions", "hbase-rows")
@@ -107,7 +107,7 @@ def _explain(options: argparse.Namespace, *, now_ms: int) -> int:
     try:
         topic = topic_id(options.namespace, options.topic)
         reader = Poll(tx=options.tx, isolation=Isolation(options.isolation))
-        _print(explain.explained(data, topic, options.id, reader, now_ms=now_ms))
+        _print(explain_offline.explained(data, topic, options.id, reader, now_ms=now_ms))
     except TuffError as error:
         return _fail(error.detail, EXIT_REFUSED)
     return 0
@@ -153,7 +153,7 @@ def _look(options: argparse.Namespace, *, now_ms: int, elapsed_s: Callable[[], f
         return _inspect(options.what, options.path, elapsed_s=elapsed_s)
     if options.command == "explain":
         return _explain(options, now_ms=now_ms)
-    for found in doctor.findings(
+    for found in doctor_measurements.findings(
         options.config, options.data, options.set, now_ms=now_ms, elapsed_s=elapsed_s
     ):
         _print({**asdict(found), "level": found.level.value})
@@ -180,7 +180,7 @@ def _inspect_files(what: str, path: Path) -> int:
 
 def _inspect_hbase(what: str, where: str, *, elapsed_s: Callable[[], float]) -> int:
     try:
-        from admin.inspect_hbase import Where, region_rows, regions
+        from admin.inspect_hbase import Where, region_lines, regions
     except ModuleNotFoundError as error:
         return _fail(
             f"reading HBase needs {error.name}, which is not installed; "
@@ -189,14 +189,14 @@ def _inspect_hbase(what: str, where: str, *, elapsed_s: Callable[[], float]) -> 
         )
     try:
         found = Where.from_json(json.loads(where), elapsed_s=elapsed_s)
-        for row in regions(found) if what == "hbase-regions" else region_rows(found):
+        for row in regions(found) if what == "hbase-regions" else region_lines(found):
             _print(row)
     except (ValueError, StoreError) as error:
         return _fail(str(error), EXIT_CORRUPT)
     return 0
 
 
-def _row(finding: Finding) -> Row:
+def _row(finding: Finding) -> Line:
     return {
         "kind": "damage" if finding.is_corruption else "doubt",
         "place": finding.location,
@@ -235,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _print(row: Row) -> None:
+def _print(row: Line) -> None:
     print(json.dumps(row))
 
 

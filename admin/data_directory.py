@@ -14,9 +14,9 @@ from pathlib import Path
 
 from admin.findings import RefusedError, StoreMissingError
 from process.directory_locks import require_utf8
-from tuff.disk.files import make_directory, remove_file, sync_directory
-from tuff.disk.locks import LOCK_FILE, DirectoryLock, kept_from_owners
-from tuff.leveldb.opening import holds_database
+from tuff_storage.disk.files import make_directory, remove_file, sync_directory
+from tuff_storage.disk.locks import LOCK_FILE, DirectoryLock, kept_from_owners
+from tuff_storage.leveldb.opening import holds_database
 from tx.files import has_files
 
 PART_SUFFIX = ".part"  # of a directory that is still being written
@@ -37,8 +37,9 @@ class DataDirectory:
 
     @classmethod
     def locate(cls, directory: Path, snapshots: Path | None) -> "DataDirectory":
-        """As `of`; a server that was started without `--data` keeps its snapshots in `snapshots/`
-        beside the data directory, and they are looked for there too."""
+        """Find the stores in the layout of `of`. A server that was started without `--data` keeps
+        its snapshots in `snapshots/` beside the data directory, and they are looked for there
+        too."""
         beside = directory.absolute().parent / "snapshots"
         is_data = (directory / "messages").is_dir() and not (directory / "snapshots").exists()
         if snapshots is None and is_data and has_files(beside):

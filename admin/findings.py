@@ -33,7 +33,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SalvageDecision:
     """Something that corruption left open, and how salvage decided it."""
 
     location: str

@@ -14,9 +14,10 @@ from admin.readable_rows import (
     row_name,
 )
 from admin.transaction_files import TransactionFiles, TransactionFilesReport
-from messaging.partitions import ONE_PARTITION
-from messaging.storage.pointer_index import PAYLOAD_ROWS, IndexedRange
-from messaging.storage.rows import (
+from messaging.log.pointer_index import PAYLOAD_ROWS, IndexedRange
+from messaging.log.topics import TopicRecord, partition_rows
+from messaging.model.partitions import ONE_PARTITION
+from messaging.model.rows import (
     BEFORE_ALL,
     DELAYED,
     HOLDS,
@@ -38,12 +39,11 @@ from messaging.storage.rows import (
     split_prefix,
     split_topic,
 )
-from messaging.topics import TopicRecord, partition_rows
 from tuff.protocol.ids import Offset, TopicId
 from tx.files import NEWER, has_files
 from tx.mixed_backups import BEFORE_ALL as BEFORE_ALL_PUBLISHED
 from tx.mixed_backups import (
-    StoreMark,
+    RecordedFiles,
     commits_without_rows,
     is_known,
     prepared_without_rows,
@@ -56,7 +56,7 @@ LOST_STORE_ADVICE = (
     "a new directory with `tuff salvage --without-messages`"
 )
 
-_Owned = tuple[bytes, int]  # a prefix, and the pointer of its rows
+_RowsOfPointer = tuple[bytes, int]  # a prefix, and the pointer of its rows
 
 
 @dataclass
@@ -91,19 +91,19 @@ def check(data: DataDirectory, *, now_ms: int) -> CheckReport:
     Raises: OSError: a file can't be read.
     """
     store = check_message_store(ReadableRows(data.messages), now_ms=now_ms)
-    files = TransactionFiles(data.snapshots).check(store_mark(store))
+    files = TransactionFiles(data.snapshots).check(recorded_files(store))
     lost = [_lost_store(data)] if _is_lost(data, store) else []
     findings = [*lost, *store.findings, *files.findings, *_mismatches(store, files)]
     return CheckReport(store.row_count, findings)
 
 
-def store_mark(store: MessageStoreReport) -> StoreMark | None:
+def recorded_files(store: MessageStoreReport) -> RecordedFiles | None:
     """What the message store has recorded of the transaction files, as recovery takes it."""
     metadata = store.metadata
     if metadata is None or metadata.store_id is None:
         return None
     seen_lsn = None if store.last_batch is None else store.last_batch.seen_lsn
-    return StoreMark(metadata.store_id, metadata.highest_pointer, seen_lsn)
+    return RecordedFiles(metadata.store_id, metadata.highest_pointer, seen_lsn)
 
 
 def _is_lost(data: DataDirectory, store: MessageStoreReport) -> bool:
@@ -197,8 +197,8 @@ def check_message_store(readable: ReadableRows, *, now_ms: int) -> MessageStoreR
 
 
 class _MessageStoreCheck:
-    """Takes the rows in the order of their keys: holds, index, messages, payloads, positions,
-    metadata, topics."""
+    """Takes the rows in the order of their keys: delayed messages, holds, index, producers,
+    messages, payloads, positions, metadata, topics."""
 
     def __init__(self, now_ms: int) -> None:
         self.report = MessageStoreReport()
@@ -207,7 +207,7 @@ class _MessageStoreCheck:
         self._prefixes: dict[bytes, int] = defaultdict(int)
         self._topics: dict[TopicId, TopicRecord] = {}
         self._holds: dict[tuple[TopicId, int], list[Hold]] = defaultdict(list)
-        self._index: dict[_Owned, list[_IndexEntry]] = defaultdict(list)
+        self._index: dict[_RowsOfPointer, list[_IndexEntry]] = defaultdict(list)
         self._references = PayloadReferences()
         self._takers: Mapping[bytes, Callable[[bytes, bytes], None]] = {
             INDEX: self._take_index,

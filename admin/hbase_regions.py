@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from messaging.storage.engine import StoreError
-from messaging.storage.hbase.connections_and_writes import regions_of
-from messaging.storage.hbase.layout import FAMILY, encoded_name
-from tuff.hbase_gateway import Gateways, error_text
+from messaging.engines.engine import StoreError
+from messaging.engines.hbase.connections_and_writes import regions_of
+from messaging.engines.hbase.layout import FAMILY, encoded_name
+from tuff_storage.hbase_gateway import Gateways, error_text
 
 POLL_S = 0.5  # seconds between two polls of the regions that still compact
 IDLE_POLLS = 3  # a compaction that waited for another one begins some time after its end
@@ -31,10 +31,10 @@ _SIZE = struct.Struct(">I")
 _VARINT, _BYTES = 0, 2  # kinds of fields
 _REGION_NAME = 1  # a kind of region specifier: table, start and time, not their hash
 
-Fields = dict[int, int | bytes]
+RegionFields = dict[int, int | bytes]
 
 
-class RefusedError(Exception):
+class RegionServerError(Exception):
     """A region server answered with a Java exception; the text is its stack trace."""
 
 
@@ -76,7 +76,7 @@ class RegionServer:
         answer = self._call(b"GetStoreFile", _field(1, _region(region)) + _field(2, FAMILY))
         return 1 in answer
 
-    def _call(self, method: bytes, parameters: bytes) -> Fields:
+    def _call(self, method: bytes, parameters: bytes) -> RegionFields:
         self._calls += 1
         header = _field(1, self._calls) + _field(3, method) + _field(4, 1)
         with self._as_store_errors():
@@ -90,14 +90,14 @@ class RegionServer:
                 assert isinstance(refusal, bytes)
                 trace = _fields(refusal).get(2, b"")
                 assert isinstance(trace, bytes)
-                raise RefusedError(trace.decode("utf-8", "replace"))
+                raise RegionServerError(trace.decode("utf-8", "replace"))
         return results[0] if results else {}
 
     @contextmanager
     def _as_store_errors(self) -> Iterator[None]:
         try:
             yield
-        except RefusedError as error:
+        except RegionServerError as error:
             raise StoreError(error_text(error)) from error
         except (OSError, EOFError) as error:
             raise StoreError(
@@ -140,7 +140,7 @@ def _varint(number: int) -> bytes:
     return bytes(found)
 
 
-def _messages(answer: bytes) -> Iterator[Fields]:
+def _messages(answer: bytes) -> Iterator[RegionFields]:
     """The messages of an answer, each of which follows its size."""
     at = 0
     while at < len(answer):
@@ -149,9 +149,9 @@ def _messages(answer: bytes) -> Iterator[Fields]:
         at += size
 
 
-def _fields(message: bytes) -> Fields:
+def _fields(message: bytes) -> RegionFields:
     """The fields of a message by number; of several with one number the last counts."""
-    found: Fields = {}
+    found: RegionFields = {}
     at = 0
     while at < len(message):
         tag, at = _number(message, at)

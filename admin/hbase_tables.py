@@ -17,7 +17,18 @@ from pathlib import Path
 from time import sleep
 
 from admin.hbase_regions import Region, Regions
-from messaging.retention.region_observers import (
+from messaging.engines.engine import StoreError
+from messaging.engines.hbase.connections_and_writes import gateways_of
+from messaging.engines.hbase.layout import METADATA, SALTED, TABLES, RowRange
+from messaging.engines.hbase.scan import read
+from messaging.engines.hbase.table_admin import (
+    TableAdmin,
+    TablePlan,
+    TableState,
+    plans,
+    write_layout,
+)
+from messaging.log.region_observers import (
     FLUSH_SUFFIX,
     MAJOR_SUFFIX,
     RECORDS,
@@ -26,19 +37,8 @@ from messaging.retention.region_observers import (
     UnreadableRecordError,
     state_time_ms,
 )
-from messaging.settings import MessagingSettings
-from messaging.storage.engine import StoreError
-from messaging.storage.hbase.connections_and_writes import gateways_of
-from messaging.storage.hbase.layout import METADATA, SALTED, TABLES, RowRange
-from messaging.storage.hbase.scan import read
-from messaging.storage.hbase.table_admin import (
-    TableAdmin,
-    TablePlan,
-    TableState,
-    plans,
-    write_layout,
-)
-from messaging.storage.rows import (
+from messaging.log.topics import TopicRecord
+from messaging.model.rows import (
     HOLDS,
     TOPICS,
     Hold,
@@ -46,9 +46,9 @@ from messaging.storage.rows import (
     split_named_row_key,
     split_topic,
 )
-from messaging.topics import TopicRecord
+from messaging.settings import MessagingSettings
 from process.settings import Settings, SettingsError, load
-from tuff.hbase_gateway import Gateways
+from tuff_storage.hbase_gateway import Gateways
 
 EXIT_USAGE = 2
 RPC_TIMEOUT_S = 300.0  # seconds; a flush of a region's memory on a slow disk
@@ -143,11 +143,11 @@ def _require_short_hold(
 ) -> None:
     hold = Hold.from_bytes(key, value)
     kept_s = (hold.expires_at_ms - hold.first.publish_timestamp_ms) / 1000
-    if now_ms < hold.expires_at_ms and kept_s > settings.held_s_max:
+    if now_ms < hold.expires_at_ms and kept_s > settings.kept_s_max:
         topic, _, name = split_named_row_key(key)
         raise StoreError(
             f"the hold {name} of the topic {topic} keeps messages for {kept_s:.0f} s, and "
-            f"messaging.max_ttl and messaging.hold_max together are {settings.held_s_max:.0f}; "
+            f"messaging.max_ttl and messaging.hold_max together are {settings.kept_s_max:.0f}; "
             "delete the hold, or set it again, or raise one of the two first"
         )
 
@@ -166,7 +166,7 @@ def _deploy_table(admin: TableAdmin, plan: TablePlan, *, may_change: bool) -> st
     return "changed"
 
 
-class RegionObservers:
+class ObserversOfTables:
     """The region observers of some tables: the retention state that the server writes for them, and
     the records of the regions. `tables` are full names."""
 
@@ -265,7 +265,7 @@ def _shown(state_ms: int | None) -> str:
 
 def _region_observers(
     everything: Settings, tables: Collection[str], *, elapsed_s: Callable[[], float]
-) -> RegionObservers | None:
+) -> ObserversOfTables | None:
     """The observers of these tables; None if they have none."""
     directory = everything.messaging.observer_directory
     observed_tables = {everything.hbase.prefix + name for name in SALTED.values()}.intersection(
@@ -273,7 +273,7 @@ def _region_observers(
     )
     if not (directory and everything.hbase.observer_jar and observed_tables):
         return None
-    return RegionObservers(Path(directory), observed_tables, elapsed_s=elapsed_s, sleep=sleep)
+    return ObserversOfTables(Path(directory), observed_tables, elapsed_s=elapsed_s, sleep=sleep)
 
 
 def _rewrite(
@@ -313,7 +313,7 @@ def _rewrite(
 
 def _compact_behind(
     regions: Regions,
-    observers: RegionObservers,
+    observers: ObserversOfTables,
     expected: Sequence[Region],
     *,
     is_late: Callable[[], bool],

@@ -10,9 +10,9 @@ from enum import Enum
 from pathlib import Path
 
 from admin.findings import RefusedError
-from tuff.disk.records import Damage, read_frames
-from tuff.protocol.json_forms import payload_to_json, pointer_to_json
+from tuff.protocol.json_bodies import payload_to_json, pointer_to_json
 from tuff.protocol.pointer_list import PointerList
+from tuff_storage.disk.records import Damage, read_frames
 from tx.edits import MalformedError, decode_edit
 from tx.files import (
     DamagedFilesError,
@@ -26,7 +26,7 @@ from tx.outcomes import OpenTransaction
 from tx.snapshot_file import read_snapshot
 from tx.wal import is_proof
 
-Row = dict[str, object]
+Line = dict[str, object]
 
 # The members, in objects of any kind, whose integers are write pointers.
 POINTER_MEMBERS = frozenset(
@@ -47,10 +47,10 @@ _COMMANDS = {
 }
 
 
-def directory_rows(directory: Path) -> Iterator[Row]:
+def directory_lines(directory: Path) -> Iterator[Line]:
     """A row for each transaction file in a directory, by sequence number, corrupt ones last."""
-    unreadable: list[Row] = []
-    readable: list[tuple[int, Row]] = []
+    unreadable: list[Line] = []
+    readable: list[tuple[int, Line]] = []
     for path, kind in list_files(directory):
         size_bytes = path.stat().st_size
         try:
@@ -60,14 +60,14 @@ def directory_rows(directory: Path) -> Iterator[Row]:
                 {"kind": "damage", "place": path.name, "reason": str(error), "bytes": size_bytes}
             )
         else:
-            row: Row = {"kind": kind.value, "name": path.name, "bytes": size_bytes}
+            row: Line = {"kind": kind.value, "name": path.name, "bytes": size_bytes}
             row |= {"sequence": header.sequence, "lsn": header.lsn, "created_ms": header.created_ms}
             readable.append((header.sequence, row))
     yield from (row for _, row in sorted(readable, key=lambda entry: entry[0]))
     yield from unreadable
 
 
-def log_rows(path: Path) -> Iterator[Row]:
+def log_lines(path: Path) -> Iterator[Line]:
     """The header, every edit and any corruption of a log, in their order.
 
     Raises: RefusedError: the file is not a log.
@@ -104,7 +104,7 @@ def _read(path: Path, kind: FileKind) -> bytes:
     raise RefusedError(f"{path} is a {other}, not a {wanted}; show it with `{command} {path}`")
 
 
-def _edit_row(offset: int, body: bytes) -> Row:
+def _edit_row(offset: int, body: bytes) -> Line:
     try:
         lsn, edit = decode_edit(body)
     except MalformedError as error:
@@ -112,7 +112,7 @@ def _edit_row(offset: int, body: bytes) -> Row:
     return {"kind": type(edit).__name__, "lsn": lsn, "offset": offset, **_members(edit)}
 
 
-def snapshot_rows(path: Path) -> Iterator[Row]:
+def snapshot_lines(path: Path) -> Iterator[Line]:
     """The header, the numbers, and every transaction of a snapshot; or its corruption.
 
     Raises: RefusedError: the file is not a snapshot.
@@ -149,7 +149,7 @@ def snapshot_rows(path: Path) -> Iterator[Row]:
         yield {"kind": "sink", **_members(sink)}
 
 
-def _open_members(opened: OpenTransaction) -> Row:
+def _open_members(opened: OpenTransaction) -> Line:
     return {
         **_members(opened.transaction, without=LISTS),
         "state": opened.state,
@@ -157,7 +157,7 @@ def _open_members(opened: OpenTransaction) -> Row:
     }
 
 
-def _members(value: object, *, without: frozenset[str] = frozenset()) -> Row:
+def _members(value: object, *, without: frozenset[str] = frozenset()) -> Line:
     assert is_dataclass(value), "rows are made of values"
     assert not isinstance(value, type), "rows are made of values"
     names = (field.name for field in fields(value) if field.name not in without)

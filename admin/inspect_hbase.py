@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from admin.inspect_tables import Row, decoded
-from messaging.storage.engine import StoreError
-from messaging.storage.hbase.connections_and_writes import gateways_of, regions_of
-from messaging.storage.hbase.layout import MESSAGE, METADATA, PAYLOAD, RowRange
-from messaging.storage.hbase.scan import read
-from messaging.storage.hbase.settings import HBaseSettings
+from admin.inspect_tables import Line, decoded
+from messaging.engines.engine import StoreError
+from messaging.engines.hbase.connections_and_writes import gateways_of, regions_of
+from messaging.engines.hbase.layout import MESSAGE, METADATA, PAYLOAD, RowRange
+from messaging.engines.hbase.scan import read
+from messaging.engines.hbase.settings import HBaseSettings
 
 TABLES = (MESSAGE, PAYLOAD, METADATA)
 
@@ -46,7 +46,7 @@ class Where:
         )
 
 
-def regions(where: Where) -> Iterator[Row]:
+def regions(where: Where) -> Iterator[Line]:
     """The regions of all tables: `table`, `start` and `stop`. Raises: StoreError."""
     with closing(gateways_of(where.settings, elapsed_s=where.elapsed_s)) as gateways:
         for table in TABLES:
@@ -59,7 +59,7 @@ def regions(where: Where) -> Iterator[Row]:
                 yield {"kind": "region", "table": table, "start": start, "stop": stop}
 
 
-def region_rows(where: Where) -> Iterator[Row]:
+def region_lines(where: Where) -> Iterator[Line]:
     """Every row of a range of one table. Raises: StoreError."""
     with (
         closing(gateways_of(where.settings, elapsed_s=where.elapsed_s)) as gateways,

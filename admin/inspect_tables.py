@@ -13,17 +13,20 @@ from pathlib import Path
 
 from admin.findings import RefusedError
 from admin.readable_rows import TABLE_NAMES
-from messaging.storage.attributes import decode_attributes
-from messaging.storage.engine import Store, StoreError
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.packed_rows import PackedRowStore, first_whole
-from messaging.storage.pointer_index import (
+from messaging.engines.engine import StoreError
+from messaging.engines.leveldb import LevelDbStore
+from messaging.engines.store import Store
+from messaging.log.pointer_index import (
     ASIDE_ROWS,
+    DELAYED_ROWS,
     MESSAGE_ROWS,
     PAYLOAD_ROWS,
     IndexedRange,
 )
-from messaging.storage.rows import (
+from messaging.log.topics import TopicRecord
+from messaging.model.attributes import decode_attributes
+from messaging.model.producer_rows import GapRow, ProducerRow, split_producer_key
+from messaging.model.rows import (
     DELAYED,
     HOLDS,
     INDEX,
@@ -32,6 +35,7 @@ from messaging.storage.rows import (
     METADATA,
     PAYLOADS,
     POSITIONS,
+    PRODUCERS,
     TOPICS,
     DamagedRowError,
     Hold,
@@ -40,22 +44,24 @@ from messaging.storage.rows import (
     PayloadRow,
     Position,
     StoreMetadata,
+    delayed_key,
+    is_undecided,
     offset_in,
     pointer_in,
     row_prefix,
     split_named_row_key,
     split_prefix,
     split_topic,
+    split_undecided,
 )
-from messaging.topics import TopicRecord
 from tuff.protocol.attributes import NO_ATTRIBUTES
 from tuff.protocol.ids import DelayedId, Offset
-from tuff.protocol.json_forms import attributes_to_json, payload_to_json
+from tuff.protocol.json_bodies import attributes_to_json, payload_to_json
 
-Row = Mapping[str, object]
+Line = Mapping[str, object]
 
 
-def table_rows(directory: Path) -> Iterator[Row]:
+def table_rows(directory: Path) -> Iterator[Line]:
     """Every row of the store in a directory; corruption that hides rows comes last.
 
     Raises:
@@ -68,7 +74,7 @@ def table_rows(directory: Path) -> Iterator[Row]:
         advice = below if below.is_dir() else "the directory messages/ of a server's data directory"
         raise RefusedError(f"{directory} is not a message store; name {advice}")
     try:
-        store = PackedRowStore(LevelDbStore(directory, first_whole=first_whole))
+        store = Store(LevelDbStore(directory))
     except StoreError as error:
         yield _damage(None, None, str(error))
         return
@@ -76,7 +82,7 @@ def table_rows(directory: Path) -> Iterator[Row]:
         yield from store_rows(store)
 
 
-def store_rows(store: Store) -> Iterator[Row]:
+def store_rows(store: Store) -> Iterator[Line]:
     """Every row of an open store."""
     for tag in sorted(TABLE_NAMES):
         try:
@@ -87,14 +93,14 @@ def store_rows(store: Store) -> Iterator[Row]:
             yield _damage(TABLE_NAMES[tag], None, str(error))
 
 
-def decoded(key: bytes, value: bytes) -> Row:
+def decoded(key: bytes, value: bytes) -> Line:
     """One row; an object of the kind `damage` if it can't be read."""
     if key[:1] not in TABLE_NAMES:
         return {**_damage(None, key.hex(), "it belongs to no known table"), "value": value.hex()}
     return _row(key[:1], key, value)
 
 
-def _row(tag: bytes, key: bytes, value: bytes) -> Row:
+def _row(tag: bytes, key: bytes, value: bytes) -> Line:
     row_key = key[1:].hex()
     try:
         return {"kind": TABLE_NAMES[tag], "key": row_key, **_DECODERS[tag](key, value)}
@@ -102,12 +108,12 @@ def _row(tag: bytes, key: bytes, value: bytes) -> Row:
         return {**_damage(TABLE_NAMES[tag], row_key, str(error)), "value": value.hex()}
 
 
-def _damage(table: str | None, place: str | None, reason: str) -> Row:
+def _damage(table: str | None, place: str | None, reason: str) -> Line:
     """`table` is None if the whole store can't be read, `place` if a whole table can't."""
     return {"kind": "damage", "table": table, "place": place, "reason": reason}
 
 
-def _message(key: bytes, value: bytes) -> Row:
+def _message(key: bytes, value: bytes) -> Line:
     row = MessageRow.from_bytes(key, value)
     payloads = row.reference
     return {
@@ -127,7 +133,7 @@ def _message(key: bytes, value: bytes) -> Row:
     }
 
 
-def _payload(key: bytes, value: bytes) -> Row:
+def _payload(key: bytes, value: bytes) -> Line:
     row = PayloadRow.from_bytes(key, value)
     return {
         **_offset(key),
@@ -138,7 +144,7 @@ def _payload(key: bytes, value: bytes) -> Row:
     }
 
 
-def _attributes(stored: bytes | None) -> Row:
+def _attributes(stored: bytes | None) -> Line:
     """The attributes of a row that has any; the bytes in hex, if they are of another form."""
     if stored is None:
         return {}
@@ -146,10 +152,15 @@ def _attributes(stored: bytes | None) -> Row:
     return {"attributes": stored.hex() if found == NO_ATTRIBUTES else attributes_to_json(found)}
 
 
-def _delayed(key: bytes, value: bytes) -> Row:
+def _delayed(key: bytes, value: bytes) -> Line:
+    pointer = None
+    if is_undecided(key):
+        pointer, delayed_id, value = split_undecided(key, value)
+        key = delayed_key(row_prefix(key), delayed_id)
     row = MessageRow.from_bytes(key, value)
     return {
         **_offset(key),
+        "tx_pointer": _pointer(pointer),
         "due_ms": DelayedId.from_bytes(key).due_ms,
         "ttl_s": row.ttl_s,
         **_attributes(row.attributes),
@@ -157,7 +168,7 @@ def _delayed(key: bytes, value: bytes) -> Row:
     }
 
 
-def _topic(key: bytes, value: bytes) -> Row:
+def _topic(key: bytes, value: bytes) -> Line:
     record = TopicRecord.from_bytes(key, value)
     return {
         "topic": str(split_topic(key[1:])),
@@ -170,10 +181,15 @@ def _topic(key: bytes, value: bytes) -> Row:
     }
 
 
-_ROWS = {MESSAGE_ROWS: "messages", PAYLOAD_ROWS: "payloads", ASIDE_ROWS: "set aside"}
+_ROWS = {
+    MESSAGE_ROWS: "messages",
+    PAYLOAD_ROWS: "payloads",
+    ASIDE_ROWS: "set aside",
+    DELAYED_ROWS: "delayed",
+}
 
 
-def _index(key: bytes, value: bytes) -> Row:
+def _index(key: bytes, value: bytes) -> Line:
     entry = IndexedRange.from_bytes(key, value)
     return {
         "write_pointer": _pointer(entry.pointer),
@@ -187,19 +203,19 @@ def _index(key: bytes, value: bytes) -> Row:
     }
 
 
-def _fact(key: bytes, value: bytes) -> Row:
+def _fact(key: bytes, value: bytes) -> Line:
     name = {"name": key[1:].decode("ascii", "replace")}
     if key == LAST_BATCH_KEY:
-        mark = LastBatch.from_bytes(key, value)
-        last = list(mark.last)
-        seen = {} if mark.seen_lsn is None else {"seen_lsn": mark.seen_lsn}
-        batch = {"batch_number": mark.batch_number, "last": last, "clock_ms": mark.clock_ms}
+        newest = LastBatch.from_bytes(key, value)
+        last = list(newest.last)
+        seen = {} if newest.seen_lsn is None else {"seen_lsn": newest.seen_lsn}
+        batch = {"batch_number": newest.batch_number, "last": last, "clock_ms": newest.clock_ms}
         return {**name, **batch, **seen}
     facts = asdict(StoreMetadata.from_bytes(key, value))
     return {**name, **facts, "highest_pointer": _pointer(facts["highest_pointer"])}
 
 
-def _hold(key: bytes, value: bytes) -> Row:
+def _hold(key: bytes, value: bytes) -> Line:
     hold = Hold.from_bytes(key, value)
     return {
         **_name(key),
@@ -209,7 +225,7 @@ def _hold(key: bytes, value: bytes) -> Row:
     }
 
 
-def _position(key: bytes, value: bytes) -> Row:
+def _position(key: bytes, value: bytes) -> Line:
     found = Position.from_bytes(key, value)
     return {
         **_name(key),
@@ -218,12 +234,22 @@ def _position(key: bytes, value: bytes) -> Row:
     }
 
 
-def _name(key: bytes) -> Row:
+def _producer(key: bytes, value: bytes) -> Line:
+    topic, generation, producer = split_producer_key(key)
+    found: Line = {"topic": str(topic), "generation": generation}
+    if not producer:
+        return {**found, "gap_until_ms": GapRow.from_bytes(key, value).until_ms}
+    row = ProducerRow.from_bytes(key, value)
+    numbers = list(row.entries)
+    return {**found, "producer": producer.hex(), "answered": row.answered, "numbers": numbers}
+
+
+def _name(key: bytes) -> Line:
     topic, generation, name = split_named_row_key(key)
     return {"topic": str(topic), "generation": generation, "name": name}
 
 
-def _offset(key: bytes) -> Row:
+def _offset(key: bytes) -> Line:
     topic, generation = split_prefix(row_prefix(key))
     offset: Offset = offset_in(key)
     return {
@@ -238,7 +264,7 @@ def _pointer(pointer: int | None) -> str | None:
     return None if pointer is None else str(pointer)
 
 
-_DECODERS: Mapping[bytes, Callable[[bytes, bytes], Row]] = {
+_DECODERS: Mapping[bytes, Callable[[bytes, bytes], Line]] = {
     MESSAGES: _message,
     PAYLOADS: _payload,
     DELAYED: _delayed,
@@ -247,4 +273,5 @@ _DECODERS: Mapping[bytes, Callable[[bytes, bytes], Row]] = {
     METADATA: _fact,
     HOLDS: _hold,
     POSITIONS: _position,
+    PRODUCERS: _producer,
 }

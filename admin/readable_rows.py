@@ -20,15 +20,18 @@ from operator import attrgetter
 from pathlib import Path
 
 from admin.findings import Finding
-from messaging.storage.packed_rows import (
+from messaging.engines.sstable import Block, TableLayout, read_changes, read_layout
+from messaging.log.pointer_index import IndexedRange
+from messaging.log.topics import TopicRecord
+from messaging.model.packed_rows import (
     is_packed,
     packed_count_max,
     require_packed,
     rows_in,
     whole_rows,
 )
-from messaging.storage.pointer_index import IndexedRange
-from messaging.storage.rows import (
+from messaging.model.producer_rows import GapRow, ProducerRow, split_producer_key
+from messaging.model.rows import (
     DELAYED,
     HOLDS,
     INDEX,
@@ -38,6 +41,7 @@ from messaging.storage.rows import (
     METADATA_KEY,
     PAYLOADS,
     POSITIONS,
+    PRODUCERS,
     TOPICS,
     DamagedRowError,
     Hold,
@@ -55,9 +59,16 @@ from messaging.storage.rows import (
     split_prefix,
     split_topic,
 )
-from messaging.topics import TopicRecord
-from tuff.leveldb.log import Batch, Gap, Readable, Record, read_batch, read_records, torn_from
-from tuff.leveldb.manifest import (
+from tuff_storage.leveldb.log import (
+    Gap,
+    Readable,
+    Record,
+    WriteBatch,
+    read_batch,
+    read_records,
+    torn_from,
+)
+from tuff_storage.leveldb.manifest import (
     LOG_SUFFIX,
     TABLE_SUFFIXES,
     Manifest,
@@ -65,7 +76,6 @@ from tuff.leveldb.manifest import (
     numbered,
     read_manifest,
 )
-from tuff.leveldb.sstable import Block, Layout, read_changes, read_layout
 
 TABLE_NAMES: Mapping[bytes, str] = {
     MESSAGES: "message",
@@ -76,6 +86,7 @@ TABLE_NAMES: Mapping[bytes, str] = {
     DELAYED: "delayed",
     HOLDS: "hold",
     POSITIONS: "position",
+    PRODUCERS: "producer",
 }
 SALVAGE_ADVICE = (
     "write everything readable to a new directory with `tuff salvage`, or restore a backup"
@@ -102,7 +113,8 @@ class Hole:
     is_tail: bool = False
 
     def covers(self, low: bytes, high: bytes) -> bool:
-        """Whether it may have contained a version of a key from `low` to `high`, both included."""
+        """Whether the hole may have contained a version of a key from `low` to `high`, both
+        included."""
         if self.first is not None:
             return False
         return self.low < high and (self.high is None or self.high >= low)
@@ -199,7 +211,7 @@ def _read_table(path: Path, found: Survey) -> None:
         found.holes.append(Hole(path.name, offset, reason, last, None if layout.is_cut else b""))
 
 
-def _first_key(data: Readable, layout: Layout, at: int) -> bytes | None:
+def _first_key(data: Readable, layout: TableLayout, at: int) -> bytes | None:
     for block in layout.blocks[at:]:
         if block.damage is None:
             return next((change.key for change in read_changes(data, block)), None)
@@ -295,7 +307,7 @@ class _LogReader:
             Version(change.key, change.sequence, change.value, name) for change in batch.changes
         )
 
-    def _take_rows(self, name: str, batch: Batch) -> None:
+    def _take_rows(self, name: str, batch: WriteBatch) -> None:
         # The batch's own number may be corrupt; if too high, an old row would replace a newer one.
         first = batch.first if self._next is None else self._next
         for at, change in enumerate(batch.changes):
@@ -422,31 +434,31 @@ class PayloadReferences:
     """The references of a store. Their message rows come before all payload rows."""
 
     def __init__(self) -> None:
-        self._by_owner: dict[tuple[bytes, int], list[PayloadReference]] = {}
+        self._by_pointer: dict[tuple[bytes, int], list[PayloadReference]] = {}
 
     def add(self, key: bytes, row: MessageRow) -> None:
         """Note a message row that has a reference."""
         assert row.reference is not None
         owner = row_prefix(key), abs(row.tx_pointer or 0)
         found = PayloadReference(key, row, row.reference)
-        self._by_owner.setdefault(owner, []).append(found)
+        self._by_pointer.setdefault(owner, []).append(found)
 
     def count(self, key: bytes) -> None:
         """Count a payload row for the reference to it."""
         offset = offset_in(key)
-        for reference in self._by_owner.get((row_prefix(key), pointer_in(key)), ()):
+        for reference in self._by_pointer.get((row_prefix(key), pointer_in(key)), ()):
             if reference.payloads.first <= offset <= reference.payloads.last:
                 reference.found += 1
 
     def __iter__(self) -> Iterator[PayloadReference]:
-        return (each for found in self._by_owner.values() for each in found)
+        return (each for found in self._by_pointer.values() for each in found)
 
 
 def _unpacked(packed: ReadRow, value: bytes) -> Iterator[ReadRow]:
     """Each of the rows that are packed in one value; of a corrupt one, those that are intact."""
     rows = rows_in(packed.key, value)
     count_max = packed_count_max(packed.key, value) if len(rows) == 1 else 1
-    held = f"; it may have been up to {count_max} rows, the last of them with this key"
+    more = f"; it may have been up to {count_max} rows, the last of them with this key"
     for key, row in rows:
         error = row_error(key, row)
         if error is None:
@@ -455,7 +467,7 @@ def _unpacked(packed: ReadRow, value: bytes) -> Iterator[ReadRow]:
             corruption = packed.corruption if is_older else None
             yield replace(packed, key=key, value=row, corruption=corruption)
         else:
-            text = str(error) + (held if count_max > 1 else "")
+            text = str(error) + (more if count_max > 1 else "")
             yield replace(packed, key=key, value=None, corruption=text)
 
 
@@ -501,6 +513,11 @@ def _check_named(read_row: Callable[[bytes, bytes], object], key: bytes, value: 
     read_row(key, value)
 
 
+def _check_producer(key: bytes, value: bytes) -> None:
+    _, _, producer = split_producer_key(key)
+    (ProducerRow if producer else GapRow).from_bytes(key, value)
+
+
 _CHECKS: Mapping[bytes, Callable[[bytes, bytes], object]] = {
     MESSAGES: partial(_check_rows, MessageRow.from_bytes),
     PAYLOADS: partial(_check_rows, PayloadRow.from_bytes),
@@ -510,4 +527,5 @@ _CHECKS: Mapping[bytes, Callable[[bytes, bytes], object]] = {
     METADATA: _check_fact,
     HOLDS: partial(_check_named, Hold.from_bytes),
     POSITIONS: partial(_check_named, Position.from_bytes),
+    PRODUCERS: _check_producer,
 }

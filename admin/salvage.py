@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from admin.data_directory import DataDirectory, new_directory
-from admin.findings import Decision, Finding
-from admin.fsck import check, check_message_store, lost_commits, store_mark
+from admin.findings import Finding, SalvageDecision
+from admin.fsck import check, check_message_store, lost_commits, recorded_files
 from admin.readable_rows import ReadableRows
 from admin.salvage_messages import MessageSalvage, SalvagedRows
 from admin.salvage_transactions import (
@@ -23,8 +23,7 @@ from admin.salvage_transactions import (
     prove_state,
 )
 from admin.transaction_files import write_transaction_files
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.packed_rows import first_whole
+from messaging.engines.leveldb import LevelDbStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class SalvageReport:
 
     kept: Counter[str]
     lost: list[Finding]
-    decided: list[Decision]
+    decided: list[SalvageDecision]
 
 
 def salvage(
@@ -55,7 +54,7 @@ def _write(
 ) -> SalvageReport:
     readable = ReadableRows(data.messages)
     store = check_message_store(readable, now_ms=now_ms)
-    proven = prove_state(data.snapshots, store_mark(store))
+    proven = prove_state(data.snapshots, recorded_files(store))
     rows = _salvage_rows(readable, part, proven, now_ms=now_ms, new_store_id=new_store_id)
     findings = check(DataDirectory.of(part), now_ms=now_ms).findings
     assert not findings, f"salvage wrote a corrupt directory: {findings}"
@@ -72,7 +71,7 @@ def _salvage_rows(
     now_ms: int,
     new_store_id: Callable[[], str],
 ) -> SalvagedRows:
-    store = LevelDbStore(part / "messages", first_whole=first_whole)
+    store = LevelDbStore(part / "messages")
     try:
         messages = MessageSalvage(
             readable,
@@ -111,6 +110,6 @@ def _write_transactions(
     return store_id, image.highest_reserved
 
 
-def _hidden(rows: SalvagedRows) -> list[Decision]:
+def _hidden(rows: SalvagedRows) -> list[SalvageDecision]:
     reason = "its commit is not proven: its rows are hidden from readers with a snapshot"
-    return [Decision(f"transaction {pointer}", reason) for pointer in sorted(rows.hidden)]
+    return [SalvageDecision(f"transaction {pointer}", reason) for pointer in sorted(rows.hidden)]

@@ -1,6 +1,6 @@
 """Messages that were set aside (decision 0045 §2), for `tuff salvage`.
 
-Their rows are marked as rolled back, and an index row says that they return when their transaction
+Their rows are rolled back, and an index row says that they return when their transaction
 commits. If its commit is proven, salvage keeps that index row, and the next server returns the
 messages.
 """
@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from messaging.storage.pointer_index import IndexedRange
-from messaging.storage.rows import MessageRow, offset_after
+from messaging.log.pointer_index import IndexedRange
+from messaging.model.rows import MessageRow, offset_after
 from tuff.protocol.ids import Offset
 
 
@@ -24,22 +24,22 @@ class AsideRows:
     """The index rows to keep. It is told of all index rows before the first message."""
 
     def __init__(self) -> None:
-        self._by_owner: defaultdict[tuple[bytes, int], list[_Aside]] = defaultdict(list)
+        self._by_pointer: defaultdict[tuple[bytes, int], list[_Aside]] = defaultdict(list)
 
     def add(self, entry: IndexedRange) -> None:
         """Messages of a transaction whose commit is proven."""
-        self._by_owner[entry.prefix, entry.pointer].append(_Aside(entry))
+        self._by_pointer[entry.prefix, entry.pointer].append(_Aside(entry))
 
     def note_message(self, prefix: bytes, row: MessageRow, offset: Offset) -> None:
-        """A row of a transaction is kept. One that is marked as rolled back may return."""
+        """A row of a transaction is kept. One that is rolled back may return."""
         assert row.tx_pointer is not None, "it is of a transaction"
-        for aside in self._by_owner.get((prefix, -row.tx_pointer), ()):
+        for aside in self._by_pointer.get((prefix, -row.tx_pointer), ()):
             if aside.entry.first <= offset <= aside.entry.last:
                 aside.found.append(offset)
 
     def __iter__(self) -> Iterator[IndexedRange]:
         """The index rows, each for neighbouring messages that were found."""
-        for aside in (each for owned in self._by_owner.values() for each in owned):
+        for aside in (each for owned in self._by_pointer.values() for each in owned):
             yield from _neighbours(aside)
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from admin.findings import Decision, Finding
+from admin.findings import Finding, SalvageDecision
 from admin.readable_rows import (
     SALVAGE_ADVICE,
     TABLE_NAMES,
@@ -21,9 +21,10 @@ from admin.readable_rows import (
 from admin.salvage_aside import AsideRows
 from admin.salvage_transactions import ProvenOutcome
 from admin.salvage_visibility import RowVisibility
-from messaging.storage.engine import Store, StoreError
-from messaging.storage.pointer_index import ASIDE_ROWS, IndexedRange
-from messaging.storage.rows import (
+from messaging.engines.engine import Engine, StoreError
+from messaging.log.pointer_index import ASIDE_ROWS, IndexedRange
+from messaging.log.topics import TTL_S_MAX, TopicRecord, partition_rows
+from messaging.model.rows import (
     BEFORE_ALL,
     DELAYED,
     INDEX,
@@ -36,15 +37,18 @@ from messaging.storage.rows import (
     LastBatch,
     MessageRow,
     StoreMetadata,
+    delayed_key,
+    is_undecided,
     offset_in,
     pointer_in,
     row_prefix,
     split_prefix,
     split_topic,
+    split_undecided,
     topic_key,
 )
-from messaging.topics import TTL_S_MAX, TopicRecord, partition_rows
 from tuff.protocol.ids import Offset, TopicId
+from tuff.protocol.sentences import counted
 from tx.files import NEWER
 
 BATCH_BYTES_MAX = 4 << 20  # bytes of one write to the new store; a sync each
@@ -56,7 +60,7 @@ class SalvagedRows:
 
     kept: Counter[str] = field(default_factory=Counter)
     lost: list[Finding] = field(default_factory=list)
-    decided: list[Decision] = field(default_factory=list)
+    decided: list[SalvageDecision] = field(default_factory=list)
     metadata: StoreMetadata = field(default_factory=StoreMetadata)
     hidden: Set[int] = frozenset()
     committed: Set[int] = frozenset()
@@ -69,7 +73,7 @@ class MessageSalvage:
     def __init__(
         self,
         readable: ReadableRows,
-        new: Store,
+        new: Engine,
         *,
         outcome: Callable[[int], ProvenOutcome],
         remembers_commit: Callable[[int], bool],
@@ -91,6 +95,7 @@ class MessageSalvage:
         self._generations: dict[TopicId, int] = {}
         self._topics: dict[TopicId, TopicRecord] = {}
         self._references = PayloadReferences()
+        self._delayed_counts: Counter[int] = Counter()  # of committed transactions
         self._batch: list[tuple[bytes, bytes | None]] = []
         self._batch_bytes = 0
         self._takers: Mapping[bytes, Callable[[ReadRow, bytes], None]] = {
@@ -113,6 +118,9 @@ class MessageSalvage:
             self._keep_reference(reference)
         for entry in self._aside:
             self._put(entry.key, entry.to_bytes(entry.key))
+        for pointer, count in self._delayed_counts.items():
+            reason = f"it committed: {counted(count, 'delayed message')} of it can enter"
+            self._decide(f"transaction {pointer}", reason)
         self._keep_topics()
         return self.report
 
@@ -137,7 +145,7 @@ class MessageSalvage:
             self._decide(row_name(found.key), reason)
 
     def _decide(self, location: str, reason: str) -> None:
-        self.report.decided.append(Decision(location, reason))
+        self.report.decided.append(SalvageDecision(location, reason))
 
     def _put(self, key: bytes, value: bytes) -> None:
         self._batch.append((key, value))
@@ -203,7 +211,17 @@ class MessageSalvage:
 
     def _keep_delayed(self, found: ReadRow, value: bytes) -> None:
         self._note_offset(found.key)
-        self._put(found.key, value)
+        if not is_undecided(found.key):
+            self._put(found.key, value)
+            return
+        pointer, delayed_id, delayed = split_undecided(found.key, value)
+        self._note_pointer(pointer)
+        # A version that may be stale may be one that a commit has replaced: its message entered.
+        if self._outcome(pointer) is not ProvenOutcome.COMMITTED or found.may_be_stale:
+            self._visibility.hidden.add(pointer)
+            return
+        self._put(delayed_key(row_prefix(found.key), delayed_id), delayed)
+        self._delayed_counts[pointer] += 1
 
     def _keep_reference(self, reference: PayloadReference) -> None:
         row, payloads = reference.row, reference.payloads

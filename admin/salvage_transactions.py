@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from admin.findings import Decision, Finding
+from admin.findings import Finding, SalvageDecision
 from admin.transaction_files import ReadableEdits, TransactionFiles
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Offset
@@ -33,15 +33,16 @@ from tx.edits import (
     Restarted,
     SinkForgotten,
     Started,
+    StoreJoined,
     Truncated,
 )
-from tx.mixed_backups import StoreMark
+from tx.mixed_backups import RecordedFiles
 from tx.outcomes import EndedState, OpenTransaction
 from tx.settings import BLOCK_COUNT_MAX
 from tx.state import Sink, StateImage, TransactionState, fresh_image
 
 _OF_ONE_TRANSACTION = (
-    Checkpointed, Committing, Refused, Prepared, Committed, Aborted, Invalidated,
+    Checkpointed, Committing, Refused, Prepared, StoreJoined, Committed, Aborted, Invalidated,
 )  # fmt: skip
 
 
@@ -65,7 +66,7 @@ class ProvenState:
     store_id: str | None
     is_complete: bool
     lost: list[Finding] = field(default_factory=list)
-    decided: list[Decision] = field(default_factory=list)
+    decided: list[SalvageDecision] = field(default_factory=list)
     committed: set[int] = field(default_factory=set)
     undone: set[int] = field(default_factory=set)
     checkpoints: dict[int, set[int]] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class RowEvidence:
     highest_pointer: int = 0
 
 
-def prove_state(directory: Path, mark: StoreMark | None) -> ProvenState:
+def prove_state(directory: Path, recorded: RecordedFiles | None) -> ProvenState:
     """What the files of a directory prove; they may be corrupt or missing. Changes nothing.
 
     Raises:
@@ -126,7 +127,7 @@ def prove_state(directory: Path, mark: StoreMark | None) -> ProvenState:
         OSError: a file can't be read.
     """
     files = TransactionFiles(directory)
-    report = files.check(mark)
+    report = files.check(recorded)
     readable = files.readable_edits()
     if report.state is not None:
         lsn = report.state.lsn
@@ -142,11 +143,12 @@ def prove_state(directory: Path, mark: StoreMark | None) -> ProvenState:
     if behind and behind[0] > proven.state.lsn + 1:
         gap = f"edits {proven.state.lsn + 1} to {behind[0] - 1}"
         proven.decided.append(
-            Decision(
+            SalvageDecision(
                 directory.name,
                 f"{gap} are lost; {counted(len(behind), 'edit')} after them could be read",
             )
         )
+    _let_stores_join(proven.state)
     for lsn in behind:
         _apply_after_gap(proven, lsn, readable.edits[lsn])
         proven.highest_lsn = lsn
@@ -167,7 +169,7 @@ def complete_state(proven: ProvenState, rows: RowEvidence, *, now_ms: int) -> St
     )
     if lost:
         reason = "nothing proves that they committed; they are invalid (lost_in_crash)"
-        proven.decided.append(Decision("transactions " + ", ".join(map(str, lost)), reason))
+        proven.decided.append(SalvageDecision("transactions " + ", ".join(map(str, lost)), reason))
     ranges = tuple(PointerRange(pointer, pointer + 1) for pointer in lost)
     _apply(state, Restarted(now_ms, is_after_crash=True, lost=ranges))
     highest = max(state.highest_reserved, state.last_pointer, rows.highest_pointer)
@@ -177,10 +179,10 @@ def complete_state(proven: ProvenState, rows: RowEvidence, *, now_ms: int) -> St
     return _all_visible(state, lsn=max(proven.highest_lsn, state.lsn))
 
 
-def _epoch_in_doubt(sink: Sink) -> Decision:
+def _epoch_in_doubt(sink: Sink) -> SalvageDecision:
     # A later epoch may be among the lost edits. Its replay would be written a second time, and only
     # the operator of the writer can know.
-    return Decision(
+    return SalvageDecision(
         f"sink {sink.name}",
         f"epoch {sink.epoch} is the newest that is known; check the topics before its writer "
         "goes on",
@@ -201,6 +203,14 @@ def _replay(readable: ReadableEdits, lost: list[Finding]) -> ProvenState:
     )
 
 
+def _let_stores_join(state: TransactionState) -> None:
+    """An edit that was lost may have let another store join a transaction of messages only."""
+    for opened in list(state.open.values()):
+        if opened.is_messages_only:
+            _apply(state, StoreJoined(opened.started_at_ms, opened.transaction_id))
+    state.advance_view(state.lsn)
+
+
 def _apply_after_gap(proven: ProvenState, lsn: int, edit: Edit) -> None:
     """Apply an edit from after a gap, as far as possible without the lost ones."""
     state = proven.state
@@ -212,12 +222,16 @@ def _apply_after_gap(proven: ProvenState, lsn: int, edit: Edit) -> None:
         _note_commit(proven, edit)
     if isinstance(edit, Started | EpochBegun):
         edit = replace(edit, seen=state.lsn)
+        if isinstance(edit, Started):
+            edit = replace(edit, is_messages_only=False)
     elif isinstance(edit, _OF_ONE_TRANSACTION) and edit.transaction_id not in state.open:
         _note_without_start(proven, edit)
         return
     if (reason := contradiction(state, edit, has_gap=True)) is not None:
         name = f"edit {lsn} ({type(edit).__name__})"
-        proven.decided.append(Decision(name, f"left out, since it contradicts others: {reason}"))
+        proven.decided.append(
+            SalvageDecision(name, f"left out, since it contradicts others: {reason}")
+        )
         return
     state.apply(state.lsn + 1, edit)
     state.advance_view(state.lsn)
@@ -246,7 +260,7 @@ def _end_of_open(
     name = f"transaction {opened.transaction_id}"
     if not {*rows.committed, *proven.committed}.isdisjoint(opened.pointers):
         reason = "it committed: its rows, or an edit after the lost ones, prove it"
-        proven.decided.append(Decision(name, reason))
+        proven.decided.append(SalvageDecision(name, reason))
         return Committed(
             now_ms, opened.transaction_id, frozenset(), is_read_only=False, published=(),
             topics=(), request_id=None,
@@ -258,7 +272,7 @@ def _end_of_open(
             "(lost_in_crash), so look there: if it committed, its messages have to be published "
             "again"
         )
-    proven.decided.append(Decision(name, reason))
+    proven.decided.append(SalvageDecision(name, reason))
     return Invalidated(now_ms, opened.transaction_id, InvalidReason.LOST_IN_CRASH, topics=())
 
 

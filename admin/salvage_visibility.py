@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from admin.readable_rows import ReadableRows, ReadRow, Version
 from admin.salvage_transactions import ProvenOutcome
-from messaging.storage.rows import INDEX, MessageRow
-from tuff.leveldb.manifest import LOG_SUFFIX
+from messaging.model.rows import INDEX, MessageRow
+from tuff_storage.leveldb.manifest import LOG_SUFFIX
 
 _POINTER_SIZE = 8
 
@@ -26,7 +26,7 @@ class RowVisibility:
         self.committed: set[int] = set()
         self._readable = readable
         self._outcome = outcome
-        self._indexed, self._unmarked = _pointers_in_doubt(readable)
+        self._indexed, self._pointers_to_roll_back = _pointers_in_doubt(readable)
         self._has_log_holes = any(hole.first is not None for hole in readable.holes)
 
     def decided(self, found: ReadRow, row: MessageRow) -> MessageRow:
@@ -37,16 +37,18 @@ class RowVisibility:
         outcome = self._outcome(pointer)
         if outcome is ProvenOutcome.COMMITTED:
             return row
-        if outcome is not ProvenOutcome.NOT_COMMITTED and self._is_settled(found, pointer, outcome):
+        if outcome is not ProvenOutcome.NOT_COMMITTED and self._is_proven_committed(
+            found, pointer, outcome
+        ):
             self.committed.add(pointer)
             return row
         self.hidden.add(pointer)
         return replace(row, tx_pointer=-pointer)
 
-    def _is_settled(self, found: ReadRow, pointer: int, outcome: ProvenOutcome) -> bool:
+    def _is_proven_committed(self, found: ReadRow, pointer: int, outcome: ProvenOutcome) -> bool:
         """Whether the rows alone prove that the transaction of this row committed."""
         # A newer version of this very row may be lost, in which a rollback inverted the pointer.
-        if found.may_be_stale or pointer in self._unmarked:
+        if found.may_be_stale or pointer in self._pointers_to_roll_back:
             return False
         is_forgotten = outcome is ProvenOutcome.FORGOTTEN
         if pointer in self._indexed:
@@ -63,21 +65,21 @@ class RowVisibility:
 
 def _pointers_in_doubt(readable: ReadableRows) -> tuple[set[int], set[int]]:
     """Pointers with index rows; and pointers whose index rows were removed after a hole in a log,
-    in which some of their rows may have been marked rolled back: more rows than fit one batch are
-    marked by several."""
+    in which some of their rows may have been rolled back: a rollback of more rows than fit one
+    batch takes several."""
     stops = [hole.stop for hole in readable.holes if hole.stop is not None]
     indexed: set[int] = set()
-    unmarked: set[int] = set()
+    removed: set[int] = set()
     for versions in readable.versions():
         key = versions[0].key
         if key[:1] != INDEX:
             continue
         pointer = int.from_bytes(key[1 : 1 + _POINTER_SIZE], "big")
         if any(_is_removed_after(versions, stop) for stop in stops):
-            unmarked.add(pointer)
+            removed.add(pointer)
         if versions[0].value is not None:
             indexed.add(pointer)
-    return indexed, unmarked
+    return indexed, removed
 
 
 def _is_removed_after(versions: list[Version], stop: int) -> bool:

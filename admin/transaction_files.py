@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from admin.findings import Finding
-from tuff.disk.files import make_directory
-from tuff.disk.records import Damage, Frame, read_frame
+from tuff_storage.disk.files import make_directory
+from tuff_storage.disk.records import Damage, Frame, read_frame
 from tx.edits import Edit, MalformedError, NewerError, decode_edit
 from tx.files import (
     HEAD_SIZE,
@@ -26,7 +26,7 @@ from tx.files import (
     read_header,
     without_advice,
 )
-from tx.mixed_backups import StoreMark
+from tx.mixed_backups import RecordedFiles
 from tx.recovery import recover
 from tx.snapshot_file import read_snapshot, write_snapshot
 from tx.state import StateImage, TransactionState
@@ -64,7 +64,7 @@ class ReadableEdits:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _TransactionFile:
     """A file, and its header; or the error of reading the header. The content is read when it is
     needed, so that one file at a time is in memory."""
 
@@ -78,7 +78,7 @@ class _File:
 
 
 @dataclass
-class _Log:
+class _EditLog:
     header: FileHeader | None
     edits: list[tuple[int, Edit]]
 
@@ -106,15 +106,15 @@ class TransactionFiles:
         self._files = [file for file in files if file.path not in late]
         self._leftovers = [file for file in files if file.path in late]
 
-    def check(self, mark: StoreMark | None) -> TransactionFilesReport:
+    def check(self, recorded: RecordedFiles | None) -> TransactionFilesReport:
         """Check each file alone, and recover the state from all of them.
 
         Raises: OSError: a file can't be read.
         """
         report = TransactionFilesReport(self._file_findings())
         if self._files:
-            self._check_recovery(mark, report)
-        elif mark is not None and mark.has_seen_files:
+            self._check_recovery(recorded, report)
+        elif recorded is not None and recorded.has_seen_files:
             reason = (
                 "there are no transaction files, but the message store has seen some; if they are "
                 "in another directory, name it with --snapshots"
@@ -146,10 +146,12 @@ class TransactionFiles:
             readable.edits |= log.edits
         return readable
 
-    def _check_recovery(self, mark: StoreMark | None, report: TransactionFilesReport) -> None:
+    def _check_recovery(
+        self, recorded: RecordedFiles | None, report: TransactionFilesReport
+    ) -> None:
         name = self._directory.name
         try:
-            recovered = recover(self._directory, mark)
+            recovered = recover(self._directory, recorded)
         except ContradictionError as error:
             # The check of each file alone does not find it.
             report.findings.append(Finding(name, without_advice(error), ADVICE))
@@ -182,13 +184,13 @@ class TransactionFiles:
                 findings.append(self._finding(file.name, error))
         return [*findings, *self._missing_logs(by_age), *map(self._leftover, self._leftovers)]
 
-    def _leftover(self, file: _File) -> Finding:
+    def _leftover(self, file: _TransactionFile) -> Finding:
         location = f"{self._directory.name}/{file.name}"
         reason = "a server made it when another one led transactions already, so it is ignored"
         advice = "nothing; the server that leads removes it with one of its next snapshots"
         return Finding(location, reason, advice, is_corruption=False)
 
-    def _check_content(self, file: _File, proven_length: int | None) -> list[Finding]:
+    def _check_content(self, file: _TransactionFile, proven_length: int | None) -> list[Finding]:
         if file.kind is FileKind.SNAPSHOT:
             read_snapshot(file.name, file.path.read_bytes())
             return []
@@ -203,7 +205,9 @@ class TransactionFiles:
         advice = "nothing, if the machine crashed; the next start cuts them off"
         return [Finding(f"{self._directory.name}/{file.name}", reason, advice, is_corruption=False)]
 
-    def _missing_logs(self, by_age: Sequence[tuple[FileHeader, _File]]) -> Iterator[Finding]:
+    def _missing_logs(
+        self, by_age: Sequence[tuple[FileHeader, _TransactionFile]]
+    ) -> Iterator[Finding]:
         """Logs that a later file names as its predecessor, back to the oldest file that exists."""
         sequences = {header.sequence for header, _ in by_age}
         oldest = min(sequences, default=0)
@@ -234,15 +238,15 @@ def write_transaction_files(
     return write_snapshot(directory, snapshot, image)[0]
 
 
-def _read(path: Path, kind: FileKind) -> _File:
+def _read(path: Path, kind: FileKind) -> _TransactionFile:
     try:
         header = read_header(path.name, kind, path.read_bytes())[0]
     except DamagedFilesError as error:
-        return _File(path, kind, error)
-    return _File(path, kind, header)
+        return _TransactionFile(path, kind, error)
+    return _TransactionFile(path, kind, header)
 
 
-def _images(file: _File) -> list[StateImage]:
+def _images(file: _TransactionFile) -> list[StateImage]:
     try:
         return [read_snapshot(file.name, file.path.read_bytes())[1]]
     except NewerFilesError:
@@ -251,12 +255,12 @@ def _images(file: _File) -> list[StateImage]:
         return []
 
 
-def _read_log(file: _File, headers: Iterable[FileHeader]) -> _Log:
+def _read_log(file: _TransactionFile, headers: Iterable[FileHeader]) -> _EditLog:
     header = file.header if isinstance(file.header, FileHeader) else None
     data = file.path.read_bytes()
     if header is not None:
         data = _acknowledged(data, header, headers)
-    return _Log(header, list(_edits(file.name, data)))
+    return _EditLog(header, list(_edits(file.name, data)))
 
 
 def _acknowledged(data: bytes, header: FileHeader, headers: Iterable[FileHeader]) -> bytes:

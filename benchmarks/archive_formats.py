@@ -39,9 +39,17 @@ from deltalake import (
 )
 from deltalake.exceptions import DeltaError
 
-from tuff.archive_manifest import Archive, ArchiveError, Hour, Row, StoredFile, Summary, files_in
-from tuff.disk.files import sync_directory
+from kernel.archive_manifest import (
+    Archive,
+    ArchiveError,
+    Entry,
+    Hour,
+    StoredFile,
+    Summary,
+    files_in,
+)
 from tuff.protocol.ids import TopicId
+from tuff_storage.disk.files import sync_directory
 
 TOPIC = TopicId("bench", "orders")
 FIRST_HOUR = Hour(493_000)
@@ -103,7 +111,7 @@ class Own:
         ids = table.column("id")
         first, last = ids[0].as_py().hex(), ids[-1].as_py().hex()
         summary = Summary(count=len(table), first=first, last=last, checksum=0)
-        row = Row(
+        row = Entry(
             hour=hour, generation=1, after_ms=hour.start_ms, kept_from_ms=0, summary=summary,
             path=path, files=files,
         )  # fmt: skip
@@ -118,8 +126,8 @@ class Own:
         sync_directory(file.parent)
         return files_in(file.parent)
 
-    def open(self) -> list[Row]:
-        return Archive(self.root).rows(TOPIC)
+    def open(self) -> list[Entry]:
+        return Archive(self.root).entries(TOPIC)
 
     def files(self, start_ms: int, stop_ms: int) -> list[str]:
         rows = self.open()
@@ -150,7 +158,7 @@ class Own:
 
 
 class Delta:
-    """The same in a Delta table."""
+    """The archive as a Delta table."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -13,7 +13,8 @@ change of the key, so that two transactions that change one key conflict.
 
 The clients of a way are one process. `client` and `server` are the processor time of a transaction
 in µs, there and in the server or PostgreSQL, with its processes. Both write to the same disk, as
-shipped. The ways take turns, and each row is the round with the median rate.
+shipped. The ways take turns, and each figure is the median of the rounds. Targets are judged by the
+best rounds, for other numbers of tasks and threads, too.
 """
 
 import argparse
@@ -28,13 +29,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import psycopg
 
 import tuff
 from benchmarks.processes import ROOT, processor_s
 from benchmarks.processes import tuff as tuff_server
+from benchmarks.results import Report, Results
+from benchmarks.tables import print_targets
+from benchmarks.targets import CLIENTS
 from tests.sql.databases import Postgresql
 from tuff.address import TransportName
 
@@ -56,13 +59,7 @@ WAYS = tuple(
     f"{kind}{how}" for kind in ("tasks", "threads") for how in ("", "-chain", "-http", "-psycopg")
 )
 
-
-class Figures(NamedTuple):
-    """What one process of clients did; the times are of the processor, in µs of a transaction."""
-
-    per_s: float
-    client_us: float
-    server_us: float
+FIGURES = ("per_s", "client_us", "server_us")
 
 
 async def tasks_of_ours(options: argparse.Namespace, how: str, until_s: float) -> int:
@@ -162,7 +159,8 @@ def work(options: argparse.Namespace) -> None:
     print(done, took_s, used_s)
 
 
-def measure(options: argparse.Namespace, way: str, server_pid: int) -> Figures:
+def measure(options: argparse.Namespace, way: str, server_pid: int) -> Report:
+    """What one process of clients did; the times are of the processor, in µs of a transaction."""
     command = [
         *(sys.executable, "-m", "benchmarks.clients", "--work", way, "--url", options.url),
         *("--dsn", options.dsn, "--seconds", str(options.seconds)),
@@ -176,7 +174,8 @@ def measure(options: argparse.Namespace, way: str, server_pid: int) -> Figures:
     before_s = processor_s(server_pid)
     done, took_s, used_s = map(float, process.communicate("\n")[0].split())
     server_s = processor_s(server_pid) - before_s
-    return Figures(done / took_s, 1e6 * used_s / done, 1e6 * server_s / done)
+    figures = (done / took_s, 1e6 * used_s / done, 1e6 * server_s / done)
+    return dict(zip(FIGURES, figures, strict=True))
 
 
 def measure_all(options: argparse.Namespace, server_pid: int, database_pid: int) -> None:
@@ -186,15 +185,17 @@ def measure_all(options: argparse.Namespace, server_pid: int, database_pid: int)
     with psycopg.connect(options.dsn) as connection:
         for table in TABLES:
             connection.execute(table)
-    measured: dict[str, list[Figures]] = {way: [] for way in options.ways}
-    for _ in range(options.rounds):
-        for way, figures in measured.items():
-            pid = database_pid if way.endswith("psycopg") else server_pid
-            figures.append(measure(options, way, pid))
+    pids = {way: database_pid if way.endswith("psycopg") else server_pid for way in options.ways}
+    rounds = [
+        {way: measure(options, way, pid) for way, pid in pids.items()}
+        for _ in range(options.rounds)
+    ]
+    results = Results(machine={}, missing={}, rounds=rounds)
     print(f"{'way':16} {'per s':>7} {'client':>7} {'server':>7}")
-    for way, figures in measured.items():
-        median = sorted(figures)[len(figures) // 2]
-        print(f"{way:16} {median.per_s:7.0f} {median.client_us:7.0f} {median.server_us:7.0f}")
+    for way in options.ways:
+        medians = (results.median(way, figure) or 0.0 for figure in FIGURES)
+        print(f"{way:16}", *(f"{median:7.0f}" for median in medians))
+    print_targets(CLIENTS, results)
 
 
 def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:

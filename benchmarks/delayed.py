@@ -26,9 +26,8 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from benchmarks.processes import Running, tuff
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.packed_rows import first_whole
-from messaging.storage.rows import MessageRow, delayed_key, prefix_of
+from messaging.engines.leveldb import LevelDbStore
+from messaging.model.rows import MessageRow, delayed_key, prefix_of
 from tuff.protocol.ids import DelayedId, Offset, TopicId
 
 TOPIC = TopicId("default", "late")
@@ -144,7 +143,7 @@ def fill(directory: Path, count: int) -> None:
     prefix = prefix_of(TOPIC, 1)
     now_ms = round(time.time() * 1000)
     payload = b"x" * 32
-    with closing(LevelDbStore(directory, first_whole=first_whole)) as store:
+    with closing(LevelDbStore(directory)) as store:
         for start in range(0, count, BATCH_ROWS):
             batch = []
             for number in range(start, min(count, start + BATCH_ROWS)):

@@ -24,10 +24,12 @@ SECONDS = 4  # of each recording
 SCENARIOS = ("publish", "transaction", "poll")
 # By a part of the path of a frame; the first match of the innermost frame counts.
 COMPONENTS = {
-    "messaging/storage": "LevelDB (plyvel) and its table",
+    "messaging/engines": "LevelDB (plyvel) and its table",
     "messaging/": "messaging",
     "tx/": "tx",
-    "tuff/disk": "tuff.disk: group commit",
+    "tuff_storage/leveldb": "LevelDB (plyvel) and its table",
+    "tuff_storage/": "tuff_storage: files",
+    "kernel/": "kernel: batch routes, group commit, threads",
     "tuff/protocol": "tuff.protocol: bytes and JSON",
     "process/": "process: HTTP edge",
     "server.py": "server",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 import happybase
@@ -26,9 +26,9 @@ import happybase
 from benchmarks.machine import describe
 from benchmarks.processes import tuff
 from benchmarks.results import RESULTS
-from messaging.storage.hbase.layout import Layout, cells_of
-from messaging.storage.hbase.store import HBaseStore
-from messaging.storage.rows import (
+from messaging.engines.hbase.layout import Layout, cells_of
+from messaging.engines.hbase.store import HBaseStore
+from messaging.model.rows import (
     MESSAGES,
     METADATA,
     MessageRow,
@@ -110,7 +110,7 @@ class Bench:
             bare = deploy(settings_of(self._hbase.ports)).prefix
             with closing(stores_of(place)()) as store, self._table(bare) as table:
                 sides = (partial(_write, store, _rows(size)), partial(_put, table, _rows(size)))
-                found[f"publish {size}"] = self._measure(*sides, finish=store.settle)
+                found[f"publish {size}"] = self._measure(*sides, finish=store.flush)
         return found
 
     def poll(self) -> dict[str, Row]:
@@ -253,8 +253,8 @@ def _put(table: happybase.Table, batches: Iterator[Batch]) -> int:
 
 def _read(store: HBaseStore, size: int) -> int:
     start = MESSAGES + _prefix(0)
-    rows = store.scan(start, prefix_stop(start))
-    with closing(rows):
+    with closing(store.scan(start, prefix_stop(start))) as chunks:
+        rows = chain.from_iterable(chunks)
         return sum(1 for _ in zip(range(size), rows, strict=False))
 
 

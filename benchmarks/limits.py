@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import plyvel
-
 from benchmarks.generator import Pace, Report, Rows, measure, sink
 from benchmarks.processes import bare
+from tuff_storage.leveldb.engine import plyvel
 
 PAYLOAD = b"p" * 256  # as in all these programs
 SCANNED = 100_000  # rows
@@ -27,6 +26,7 @@ def measure_limits(directory: Path, pace: Pace) -> Rows:
     with bare(directory, "uvloop") as handler:
         yield "bare-uvloop c64", measure(pace.run("post"), handler)
     with bare(directory) as handler:
+        yield "bare start", handler.start_report()
         for connections in (1, 8, 64, 128):
             yield (
                 f"bare c{connections}",

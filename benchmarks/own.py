@@ -4,8 +4,8 @@ import http.client
 import time
 from pathlib import Path
 
-from benchmarks.generator import Pace, Report, Rows, Run, measure, rows
-from benchmarks.processes import ROOT, Running, tuff
+from benchmarks.generator import Pace, Report, Rows, measure, rows
+from benchmarks.processes import ROOT, Running, floor, tuff
 
 FILLED = 1_000  # requests of a hundred messages each, in the topic that is read
 HUNDRED = ("-messages", "100")
@@ -15,7 +15,7 @@ def first_acknowledged_s(data: Path, *, tree: Path = ROOT) -> Report:
     """Seconds from the start of the process to the first publish that is acknowledged."""
     began = time.perf_counter()
     with tuff(data, tree=tree) as server:
-        ready_s = time.perf_counter() - began
+        report = server.start_report()
         connection = http.client.HTTPConnection(server.addr)
         for method, path in (("PUT", ""), ("POST", "/publish")):
             body = b"\x02\x02\x02m\x00" if path else None
@@ -24,18 +24,14 @@ def first_acknowledged_s(data: Path, *, tree: Path = ROOT) -> Report:
             reply = connection.getresponse()
             reply.read()
             assert reply.status == 200 or not path, reply.status  # the topic may be there already
-        report: Report = {
-            "first_ack_s": time.perf_counter() - began,
-            "ready_s": ready_s,
-            "resident_mib": server.resident_mib(),
-        }
+        report["first_ack_s"] = time.perf_counter() - began
         connection.close()
     return report
 
 
 def measure_tuff(directory: Path, pace: Pace) -> Rows:
     yield "tuff start", first_acknowledged_s(directory / "empty")
-    with tuff(directory / "data") as server:
+    with tuff(directory / "data") as server, floor(directory) as lowest:
         writes = {
             f"publish c{count}": pace.run("publish", connections=count) for count in (1, 8, 64, 128)
         }
@@ -45,8 +41,11 @@ def measure_tuff(directory: Path, pace: Pace) -> Rows:
         for count in (1, 8, 64, 128):
             writes[f"transaction c{count}"] = pace.run("transaction", connections=count)
         writes["run c64"] = pace.run("run")
-        writes |= _over_sessions(pace)
+        for kind, row, count in (("publish", "publish", 256), ("commit", "commit-10", 1000)):
+            writes[f"{row} c{count}"] = pace.run(kind, connections=count)
+        writes["start-tx c64"] = pace.run("start")
         yield from rows("tuff", writes, server)
+        yield from _over_sessions(pace, server, lowest)
         for rate in (1000, 4000):
             run = pace.run("publish", "-rate", str(rate), "-procs", "2", mode="open")
             yield f"tuff open {rate}", measure(run, server)
@@ -58,22 +57,20 @@ def measure_tuff(directory: Path, pace: Pace) -> Rows:
     yield from _cold(directory, pace)
 
 
-def _over_sessions(pace: Pace) -> dict[str, Run]:
-    """The same calls over sessions, four for all callers, and over HTTP as often at a time."""
-    runs = {}
+def _over_sessions(pace: Pace, server: Running, lowest: Running) -> Rows:
+    """Calls over sessions, four for all callers, each right behind the same calls to the floor."""
     for kind, row, counts in (
         ("publish", "publish", (1, 256)),
         ("start", "start-tx", (64,)),
         ("commit", "commit-10", (64, 1000)),
-        ("transaction", "transaction", (64,)),
+        ("transaction", "transaction", (1, 32, 64, 128)),
         ("run", "run", (64,)),
     ):
         for count in counts:
-            runs[f"session-{row} c{count}"] = pace.run(f"session-{kind}", connections=count)
-    for kind, row, count in (("publish", "publish", 256), ("commit", "commit-10", 1000)):
-        runs[f"{row} c{count}"] = pace.run(kind, connections=count)
-    runs["start-tx c64"] = pace.run("start")
-    return runs
+            run, label = pace.run(f"session-{kind}", connections=count), f"session-{row} c{count}"
+            if kind != "run":  # the floor does not know this call
+                yield f"floor {label}", measure(run, lowest)
+            yield f"tuff {label}", measure(run, server)
 
 
 def _cold(directory: Path, pace: Pace) -> Rows:

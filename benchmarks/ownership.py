@@ -1,37 +1,29 @@
 """`python -m benchmarks.ownership`: servers race for topics, by compare-and-set of their owners.
 
-    python -m benchmarks.ownership [--servers N] [--topics N] [--contenders N]
-                                   [--store leveldb|zookeeper] [--dir DIR]
-    python -m benchmarks.ownership --curve [--largest N] [--dir DIR]
+    python -m benchmarks.ownership [--servers N] [--topics N] [--contenders N] [--dir DIR]
 
-The race: each topic is wanted by several servers, which all read its owner record before one of
+Each topic is wanted by several servers, which all read its owner record before one of
 them writes it. First no topic has an owner. Then half of the servers count as dead, and the others
 race for their topics. The program fails unless each claim has one winner, each loser saw
 TopicOwnerInfoExistsError or BadVersionError, and the records name the winners. Each server is a
-thread; in ZooKeeper it has a connection of its own.
-
-The curve: memory and time by the number of topics, without races, in LevelDB. Each point is a new
-process. A directory in memory, as /dev/shm, shows the costs without those of the disk.
+thread with a connection of its own to ZooKeeper.
 """
 
 import argparse
-import multiprocessing
-import re
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 
-from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import BadVersionError, Expected, MetadataStore, Versioned
-from metadata.topic_ownership import (
+from metadata.topic_owners import (
     OwnerInfo,
     TopicOwnerInfoExistsError,
     TopicOwnershipManager,
@@ -39,11 +31,9 @@ from metadata.topic_ownership import (
 from metadata.topic_persistence import OwnerRange, PersistenceInfo, TopicPersistenceManager
 from tuff.protocol.ids import NO_FLOOR, Offset, TopicId
 
-SERVERS_MAX = 200  # threads; in ZooKeeper each has a connection with threads of its own
+SERVERS_MAX = 200  # threads; each has a connection with threads of its own
 WINDOW_TOPICS = 100  # topics that are read by all contenders before one of them is written
 BARRIER_S = 300.0  # seconds until which all servers have done their part of a window
-CURVE = (1_000, 10_000, 100_000, 1_000_000)  # topics
-CURVE_SERVERS = 10
 START = Offset(1, 0)
 
 Winners = dict[TopicId, tuple[str, int]]  # the server and its epoch
@@ -91,22 +81,21 @@ class Claimer:
 def main(arguments: Sequence[str]) -> int:
     """The program; returns its exit code."""
     options = _options(arguments)
-    with tempfile.TemporaryDirectory(prefix="tuff-ownership-", dir=options.dir) as home:
-        if options.curve:
-            for line in curve(Path(home), options.largest):
-                print(line, flush=True)
-            return 0
-        with opened(options.store, Path(home)) as open_store, ExitStack() as stack:
-            stores = [stack.enter_context(closing(open_store())) for _ in range(options.servers)]
-            claimers = [Claimer(f"s{index:03}", each) for index, each in enumerate(stores)]
-            topics = [TopicId("bench", f"topic-{number}") for number in range(options.topics)]
-            print(
-                f"{options.store}, {options.servers} servers, {options.topics} topics, "
-                f"{options.contenders} contenders for each"
-            )
-            for line in races(claimers, topics, contenders=options.contenders):
-                print(line, flush=True)
-            require_consistent(stores[0], claimers, topics)
+    with (
+        tempfile.TemporaryDirectory(prefix="tuff-ownership-", dir=options.dir) as home,
+        opened(Path(home)) as open_store,
+        ExitStack() as stack,
+    ):
+        stores = [stack.enter_context(closing(open_store())) for _ in range(options.servers)]
+        claimers = [Claimer(f"s{index:03}", each) for index, each in enumerate(stores)]
+        topics = [TopicId("bench", f"topic-{number}") for number in range(options.topics)]
+        print(
+            f"{options.servers} servers, {options.topics} topics, "
+            f"{options.contenders} contenders for each"
+        )
+        for line in races(claimers, topics, contenders=options.contenders):
+            print(line, flush=True)
+        require_consistent(stores[0], claimers, topics)
     return 0
 
 
@@ -211,61 +200,9 @@ def require_consistent(
         assert (newest.server_id, newest.epoch) == (owner.value.server_id, owner.version), topic
 
 
-def curve(home: Path, largest: int) -> Iterator[str]:
-    """The table by the number of topics."""
-    yield (
-        f"{'topics':>9} {'claim s':>8} {'claims/s':>9} {'failover s':>10} {'failovers/s':>11} "
-        f"{'scan s':>7} {'MiB':>7} {'bytes/topic':>11} {'store MiB':>9}"
-    )
-    spawned = multiprocessing.get_context("spawn")  # a fork would have the memory of this process
-    with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as pool:
-        for topics in (each for each in CURVE if each <= largest):
-            yield pool.submit(point, home / str(topics), topics).result()
-
-
-def point(directory: Path, topic_count: int) -> str:
-    """One line of the curve. The servers keep what they own in memory; then one in ten of them
-    fails, and the others claim its topics."""
-    with closing(LevelDbMetadataStore(directory)) as store:
-        claimers = [Claimer(f"s{index}", store) for index in range(CURVE_SERVERS)]
-        before_mib = _resident_mib()
-        owned: list[Winners] = [{} for _ in claimers]
-
-        def claim(topic: TopicId, index: int) -> None:
-            claimer = claimers[index]
-            owned[index][topic] = claimer.server_id, claimer.claim(topic, claimer.read(topic))
-
-        def claim_all() -> None:
-            for number in range(topic_count):
-                claim(TopicId("bench", f"topic-{number}"), number % CURVE_SERVERS)
-
-        def fail_over() -> None:
-            for number, topic in enumerate(orphans):
-                claim(topic, 1 + number % (CURVE_SERVERS - 1))
-
-        claim_s = _timed(claim_all)
-        resident_mib = _resident_mib()
-        orphans = list(owned[0])
-        owned[0].clear()
-        failover_s = _timed(fail_over)
-        scan_s = _timed(lambda: sum(1 for _ in TopicOwnershipManager(store).scan()))
-        assert sum(map(len, owned)) == topic_count
-    store_mib = sum(file.stat().st_size for file in directory.iterdir()) / 2**20
-    per_topic = (resident_mib - before_mib) * 2**20 / topic_count
-    return (
-        f"{topic_count:9} {claim_s:8.2f} {topic_count / claim_s:9.0f} {failover_s:10.2f} "
-        f"{len(orphans) / failover_s:11.0f} {scan_s:7.2f} {resident_mib:7.1f} {per_topic:11.0f} "
-        f"{store_mib:9.1f}"
-    )
-
-
 @contextmanager
-def opened(kind: str, home: Path) -> Iterator[Callable[[], MetadataStore]]:
-    """How a server opens the store: one LevelDB for all, or a connection to one ZooKeeper each."""
-    if kind == "leveldb":
-        with closing(LevelDbMetadataStore(home / "metadata")) as shared:
-            yield lambda: shared
-        return
+def opened(home: Path) -> Iterator[Callable[[], MetadataStore]]:
+    """How a server opens the store."""
     from metadata.zookeeper import ZooKeeperStore
     from tests.metadata.zookeeper_server import ZooKeeperServer
 
@@ -291,12 +228,6 @@ def _timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _resident_mib() -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text("ascii"))
-    assert found is not None
-    return int(found[1]) / 1024
-
-
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.ownership",
@@ -306,9 +237,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--servers", type=int, default=50)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--contenders", type=int, default=5, help="servers that want a topic")
-    parser.add_argument("--store", choices=["leveldb", "zookeeper"], default="leveldb")
-    parser.add_argument("--curve", action="store_true")
-    parser.add_argument("--largest", type=int, default=CURVE[-1], help="topics of the curve")
     parser.add_argument("--dir", type=Path, help="on which disk; default: the temporary directory")
     options = parser.parse_args(arguments)
     if not 2 <= options.servers <= SERVERS_MAX:

@@ -41,6 +41,19 @@ class Running:
         assert found is not None, status
         return int(found[1]) / 1024
 
+    def processor_ms(self) -> float:
+        """The processor time of its threads so far, in milliseconds."""
+        files = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(file.read_text().split()[0]) for file in files) / 1e6
+
+    def start_report(self) -> dict[str, object]:
+        """What the start took. Call it before anything else uses the process."""
+        return {
+            "ready_s": self.start_s,
+            "start_cpu_ms": self.processor_ms(),
+            "resident_mib": self.resident_mib(),
+        }
+
 
 def processor_s(pid: int) -> float:
     """The processor time, in seconds, of a process and its descendants, ended ones included."""
@@ -151,4 +164,13 @@ def bare(directory: Path, *arguments: str) -> Iterator[Running]:
     """The bare handler (bare.py)."""
     command = [sys.executable, "-P", str(ROOT / "benchmarks" / "bare.py"), *arguments]
     with running(command, directory / "bare.log", ready=says_its_address) as server:
+        yield server
+
+
+@contextmanager
+def floor(directory: Path, *features: str) -> Iterator[Running]:
+    """The floor (floor.py), with these features."""
+    command = [sys.executable, "-m", "benchmarks.floor", str(directory / "floor"), *features]
+    log = directory / "floor.log"
+    with running(command, log, ready=says_its_address, cwd=ROOT) as server:
         yield server

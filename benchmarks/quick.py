@@ -1,10 +1,11 @@
-"""`make bench-quick`: the server beside the bare handler in a minute, against regressions.
+"""`make bench-quick`: the server beside the bare handler and the floor, against regressions.
 
     python -m benchmarks.quick [--tree DIR] [--rounds N] [--only NAME ...] [--json FILE]
 
-Prints calls per second, latencies and the server's processor time per call. The best
-rounds of ours and of the bare handler's are compared, since what else runs on the machine makes
-either only worse. Exits 1 when a ratio misses its target (`QUICK` in targets.py).
+Prints calls per second, latencies and the server's processor time per call, also as a multiple of
+the bare handler's, and of the floor's for the same call. The best rounds of ours and of theirs are
+compared, since what else runs on the machine makes either only worse. Prints the targets, and exits
+1 when a ratio to the bare handler misses its target (`QUICK` in targets.py).
 """
 
 import argparse
@@ -15,9 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.generator import Run, build, measure, number, sink
-from benchmarks.processes import ROOT, bare, tuff
+from benchmarks.processes import ROOT, bare, floor, tuff
 from benchmarks.results import Results
-from benchmarks.targets import QUICK, judged
+from benchmarks.tables import print_targets
+from benchmarks.targets import QUICK, QUICK_FLOOR, judged
 
 SECONDS = 1.2  # of each measured run
 _FAST = ("-warm", "0.3")
@@ -45,50 +47,59 @@ RUNS = {
     "run": Run(scenario="run", seconds=SECONDS, flags=_FAST),
     "start": Run(scenario="start", seconds=SECONDS, flags=_FAST),
     **{
-        name: Run(scenario=name, connections=count, seconds=SECONDS, flags=_FAST)
-        for name, count in {
-            "session-publish": 256,
-            "session-commit": 64,
-            "session-transaction": 64,
-            "session-run": 64,
-            "session-start": 64,
-        }.items()
+        name: Run(scenario=scenario, connections=count, seconds=SECONDS, flags=_FAST)
+        for name, scenario, count in (
+            ("session-publish", "session-publish", 256),
+            ("session-commit", "session-commit", 64),
+            ("session-transaction-32", "session-transaction", 32),
+            ("session-transaction", "session-transaction", 64),
+            ("session-transaction-128", "session-transaction", 128),
+            ("session-run", "session-run", 64),
+            ("session-start", "session-start", 64),
+        )
     },
 }
+# What the floor answers, too.
+ON_THE_FLOOR = [name for name in RUNS if name.startswith("session-") and name != "session-run"]
 BARE = Run(scenario="post", seconds=SECONDS, flags=_FAST)
 
 Round = dict[str, dict[str, object]]
 
 
 def one_round(directory: Path, tree: Path, names: list[str]) -> Round:
-    """The bare handler, and then each run, with new servers for each round."""
+    """The bare handler, and then each run, behind the same run on the floor; with new servers for
+    each round."""
     found: Round = {}
     with sink(directory) as nothing:
         found["sink"] = measure(BARE, nothing)
     with bare(directory) as handler:
         found["bare"] = measure(BARE, handler)
-    with tuff(directory / "data", tree=tree) as server:
+    with tuff(directory / "data", tree=tree) as server, floor(directory) as lowest:
         for name in names:
+            if name in ON_THE_FLOOR:
+                found[f"floor {name}"] = measure(RUNS[name], lowest)
             found[name] = measure(RUNS[name], server)
     return found
 
 
 def lines(found: Round) -> Iterator[str]:
     yield (
-        f"{'':19} {'calls/s':>9} {'msgs/s':>9} {'p50 ms':>8} {'p99 ms':>8} "
-        f"{'cpu us/call':>12} {'x bare':>7} {'us/msg':>7} {'errors':>6}"
+        f"{'':29} {'calls/s':>9} {'msgs/s':>9} {'p50 ms':>8} {'p99 ms':>8} "
+        f"{'cpu us/call':>12} {'x bare':>7} {'x floor':>7} {'us/msg':>7} {'errors':>6}"
     )
     bare_cpu = number(found["bare"], "server_cpu_us_per_call")
     for name, report in found.items():
         cpu = number(report, "server_cpu_us_per_call")
+        lowest = found.get(f"floor {name}")
+        multiple = f"{cpu / number(lowest, 'server_cpu_us_per_call'):.2f}" if lowest else ""
         yield (
-            f"{name:19} {number(report, 'per_s'):9.0f} {number(report, 'messages_per_s'):9.0f} "
+            f"{name:29} {number(report, 'per_s'):9.0f} {number(report, 'messages_per_s'):9.0f} "
             f"{number(report, 'p50_us') / 1e3:8.2f} {number(report, 'p99_us') / 1e3:8.2f} "
-            f"{cpu:12.1f} {cpu / bare_cpu:7.2f} "
+            f"{cpu:12.1f} {cpu / bare_cpu:7.2f} {multiple:>7} "
             f"{number(report, 'server_cpu_us_per_message'):7.2f} {report['errors']!s:>6}"
         )
         if report["errors"]:
-            yield f"{'':19} first error: {report['first_error']}"
+            yield f"{'':29} first error: {report['first_error']}"
 
 
 def main(arguments: list[str]) -> int:
@@ -105,7 +116,9 @@ def main(arguments: list[str]) -> int:
         print(header, *lines(rounds[-1]), sep="\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps(rounds, indent=1))
-    regressions = list(missed(Results(machine={}, missing={}, rounds=rounds)))
+    results = Results(machine={}, missing={}, rounds=rounds)
+    print_targets([each for each in (*QUICK, *QUICK_FLOOR) if each.row in names], results)
+    regressions = list(missed(results))
     for sentence in regressions:
         print(f"bench-quick: {sentence}", file=sys.stderr)
     return 1 if regressions else 0

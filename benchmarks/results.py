@@ -65,7 +65,7 @@ def read_results(path: Path) -> Results:
 
 
 def lean(rounds: Sequence[Round]) -> list[dict[str, dict[str, object]]]:
-    """The same without the distributions that are not plotted, in six digits at most."""
+    """The results without the distributions that are not plotted, in six digits at most."""
     return [
         {
             row: {

@@ -112,7 +112,7 @@ def open_transactions(directory: Path, _: int) -> Rows:
 
 
 def invalid_transactions(directory: Path, _: int) -> Rows:
-    """The same with invalid transactions, and the cost of a snapshot file."""
+    """Measure with invalid transactions, and the cost of a snapshot file."""
     with tuff(directory / "invalid") as server:
         there = 0
         for count in (0, 1_000, 10_000, 100_000):

@@ -10,7 +10,8 @@ HEAD = """# The last full run
 
 Written by `make bench`; [performance.md](../../docs/performance.md) says how to read it. Rates are
 calls per second in a closed loop; "cN" is N connections. best and median are over {rounds} rounds
-in turn. The two ratios are of the best rounds: to the limit, and to our own row of the same kind.
+in turn. The ratios are of the best rounds: the processor time as a multiple of the floor's, the
+rate to that of the limit, and the rate of our own row of the same kind to this one.
 """
 
 # By the prefix of a row: the limit that it can at best reach, and the figure to compare.
@@ -145,9 +146,9 @@ def targets_table(targets: Sequence[Target], results: Results) -> Iterator[str]:
 def rows_table(results: Results) -> Iterator[str]:
     yield (
         "| row | calls/s, best | median | messages/s | p50 ms | p99 ms "
-        "| server µs/call | to its limit | to ours |"
+        "| server µs/call | x floor | to its limit | to ours |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for row in results.rows():
         figures = [
             _short(results.best(row, "per_s")),
@@ -156,10 +157,21 @@ def rows_table(results: Results) -> Iterator[str]:
             _short(_scaled(results.best(row, "p50_us"))),
             _short(_scaled(results.best(row, "p99_us"))),
             _short(results.best(row, "server_cpu_us_per_call")),
+            _short(to_floor(results, row)),
             _short(to_limit(results, row)),
             _short(to_ours(results, row)),
         ]
         yield f"| {row} | {' | '.join(figures)} |"
+
+
+def to_floor(results: Results, row: str) -> float | None:
+    """The server's least processor time for a call, divided by the floor's for the same call; None
+    for rows that the floor does not have."""
+    if not row.startswith("tuff "):
+        return None
+    floor = f"floor {row.removeprefix('tuff ')}"
+    figure = "server_cpu_us_per_call"
+    return _ratio(results.best(row, figure), results.best(floor, figure))
 
 
 def to_limit(results: Results, row: str) -> float | None:

@@ -9,12 +9,15 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from cluster.peers import PeerRefusedError, Spawn
+from cluster.peers import PeerRefusedError
 from cluster.routing import Owner
+from kernel.event_loop import Spawn
+from kernel.exchange import Reply, Request, Route
 from metadata.json_values import Fields
 from tuff.protocol.errors import TuffError
-from tuff.protocol.exchange import JSON_REPLY_TYPE, Reply, Request, Route
-from tuff.protocol.json_forms import parse_json
+from tuff.protocol.json_bodies import parse_json
+from tuff.protocol.media_types import JSON_REPLY_TYPE
+from tuff.protocol.operations import call_between_servers
 
 T = TypeVar("T")
 
@@ -39,7 +42,7 @@ class Asks(Protocol):
         """The JSON value of the reply. Raises: PeerUnansweredError, PeerRefusedError."""
 
 
-Handler = Callable[[Fields], Awaitable[Mapping[str, object]]]
+CallHandler = Callable[[Fields], Awaitable[Mapping[str, object]]]
 
 
 class Calls:
@@ -48,16 +51,16 @@ class Calls:
     def __init__(self, peers: Asks, *, answer_s_max: float = ANSWER_S_MAX) -> None:
         self._peers = peers
         self._answer_s_max = answer_s_max
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, CallHandler] = {}
 
-    def serve(self, handlers: Mapping[str, Handler]) -> None:
+    def serve(self, handlers: Mapping[str, CallHandler]) -> None:
         """Answer these calls, by name."""
         self._handlers.update(handlers)
 
     def routes(self) -> list[Route]:
         """The routes at which the other servers call this one."""
         return [
-            Route("POST", f"{PATH}/{name}", _route_handler(handler))
+            Route(call_between_servers(name), _route_handler(handler))
             for name, handler in self._handlers.items()
         ]
 
@@ -65,7 +68,7 @@ class Calls:
         self,
         to: Owner | None,
         name: str,
-        form: Mapping[str, object],
+        value: Mapping[str, object],
         *,
         within_s: float = math.inf,
     ) -> Fields:
@@ -77,8 +80,8 @@ class Calls:
             TuffError: the refusal of the server.
         """
         if to is None:
-            return Fields(await self._handlers[name](Fields(form)))
-        body = json.dumps(form).encode("ascii")
+            return Fields(await self._handlers[name](Fields(value)))
+        body = json.dumps(value).encode("ascii")
         try:
             return Fields(
                 await self._peers.ask(
@@ -116,12 +119,12 @@ class SharedCall(Generic[T]):
         try:
             while (waiting := self._next) is not None:
                 self._next = None
-                await settle_future(waiting, self._call())
+                await resolve_future(waiting, self._call())
         finally:
             self._is_running = False
 
 
-async def settle_future(future: "asyncio.Future[T]", work: Awaitable[T]) -> None:
+async def resolve_future(future: "asyncio.Future[T]", work: Awaitable[T]) -> None:
     """Give the result of the work, or its exception, to a future that others wait for."""
     try:
         result = await work
@@ -138,9 +141,9 @@ async def settle_future(future: "asyncio.Future[T]", work: Awaitable[T]) -> None
             future.set_result(result)
 
 
-def _route_handler(handler: Handler) -> Callable[[Request], Awaitable[Reply]]:
+def _route_handler(handler: CallHandler) -> Callable[[Request], Awaitable[Reply]]:
     async def answer(request: Request) -> Reply:
-        form = await handler(Fields(parse_json(request.body)))
-        return Reply(200, JSON_REPLY_TYPE, json.dumps(form).encode("ascii"))
+        body = await handler(Fields(parse_json(request.body)))
+        return Reply(200, JSON_REPLY_TYPE, json.dumps(body).encode("ascii"))
 
     return answer

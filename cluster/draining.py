@@ -4,9 +4,8 @@ import asyncio
 import logging
 from typing import Protocol
 
-from cluster.peers import Spawn
+from kernel.event_loop import SharedTimeout, Spawn
 from metadata.store import MetadataError
-from tuff.disk.event_loop import SharedTimeout
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.sentences import counted

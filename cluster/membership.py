@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from kernel.log_events import event
 from metadata.layout import MANAGERS, Layout, join_layout
 from metadata.members import Members, ServerInfo
 from metadata.store import MetadataStore, Session
-from tuff.log_events import event
 from tuff.protocol.ids import NO_FLOOR, Floor
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Membership:
     answer, and `join` and `fence` also StoreError.
     """
 
-    session: Session  # of this server, since `join`
+    metadata_session: Session  # of this server, since `join`
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Membership:
         except BaseException:
             session.close()
             raise
-        self.session = session
+        self.metadata_session = session
         log.info(
             "joined the cluster %s as %s, incarnation %d",
             cluster_id,

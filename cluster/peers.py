@@ -7,7 +7,7 @@ executed, and decides what that means for its own caller.
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from io import BytesIO
 from ssl import SSLContext
 from typing import Generic, TypeVar
@@ -15,12 +15,12 @@ from typing import Generic, TypeVar
 import aiohttp
 from yarl import URL
 
+from kernel.event_loop import Spawn
+from kernel.exchange import SERVER_SCHEME, Reply, Request
 from tuff.http_sessions import new_session, notice_closed_connections
 from tuff.protocol.errors import TuffError, from_problem
-from tuff.protocol.exchange import SERVER_SCHEME, Reply, Request
 
 T = TypeVar("T")
-Spawn = Callable[[Coroutine[object, object, None]], object]  # starts a task
 
 CONNECT_S_MAX = 2.0  # seconds; servers of a cluster are near, and a client waits meanwhile
 # Connections to one server for requests of clients, as many for long polls, and as many for calls
@@ -70,9 +70,9 @@ class Peers:
         self, *, spawn: Spawn, secret: str | None = None, tls: SSLContext | None = None
     ) -> None:
         self._secret = secret
-        self._requests = _Pool(spawn, tls)
-        self._polls = _Pool(spawn, tls)
-        self._calls = _Pool(spawn, tls)
+        self._requests = _Connections(spawn, tls)
+        self._polls = _Connections(spawn, tls)
+        self._calls = _Connections(spawn, tls)
         self.polls_count = 0  # long polls under way, which mostly wait
 
     async def forward(
@@ -92,7 +92,7 @@ class Peers:
     async def forward_poll(
         self, base_url: str, method: str, target: str, request: Request, *, within_s: float
     ) -> Reply:
-        """As `forward`, for a read that may wait for long. If the caller gives up because its
+        """Forward a read that may wait for long. If the caller gives up because its
         client has disconnected, the connection is closed, and the other server sees the same."""
         sent = _Exchange(
             base_url, method, target, self._forwarded_fields(request), request.body, within_s
@@ -163,7 +163,7 @@ class Peers:
 
 
 _Fields = list[tuple[str, str]]
-_Answer = tuple[int, _Fields, bytes]
+_RawReply = tuple[int, _Fields, bytes]
 
 
 class _Exchange:
@@ -185,7 +185,7 @@ class _Exchange:
         self._body = body
         self._within_s = within_s
 
-    async def answer(self, session: aiohttp.ClientSession) -> _Answer:
+    async def answer(self, session: aiohttp.ClientSession) -> _RawReply:
         """Send the request once. Needs a task. Raises: PeerUnansweredError."""
         if self._method != "GET":
             await notice_closed_connections()
@@ -215,7 +215,7 @@ class _Exchange:
             ) from None
 
 
-class _Pool:
+class _Connections:
     """Connections to the other servers, up to a number for each. `spawn` starts a task."""
 
     def __init__(self, spawn: Spawn, tls: SSLContext | None) -> None:
@@ -223,9 +223,9 @@ class _Pool:
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
-        self._under_way: defaultdict[str, set[_Attempt[_Answer]]] = defaultdict(set)
+        self._under_way: defaultdict[str, set[_Attempt[_RawReply]]] = defaultdict(set)
 
-    async def answer_of(self, sent: _Exchange) -> _Answer:
+    async def answer_of(self, sent: _Exchange) -> _RawReply:
         """Raises: PeerUnansweredError."""
         if self._is_closed:
             raise PeerUnansweredError("this server is stopping", was_sent=False)
@@ -262,7 +262,7 @@ class _Pool:
 
 class _Attempt(Generic[T]):
     """Runs a coroutine in a task of its own: aiohttp needs one, and a handler runs without
-    (`tuff.disk.event_loop.LightTask`). It ends when its caller gives up."""
+    (`kernel.event_loop.LightTask`). It ends when its caller gives up."""
 
     def __init__(self, work: Coroutine[object, object, T]) -> None:
         self._work = work
@@ -324,7 +324,7 @@ def _forwarded_fields(request: Request) -> dict[str, str]:
     return fields
 
 
-def _reply(base_url: str, answer: _Answer) -> Reply:
+def _reply(base_url: str, answer: _RawReply) -> Reply:
     status, fields, body = answer
     kept = tuple(each for each in fields if each[0].lower() not in _OF_THE_CONNECTION)
     return Reply(status, _content_type(fields), body, (*kept, ("Tuff-Owner", base_url)))

@@ -9,9 +9,8 @@ all fail, none does.
 import logging
 from collections.abc import Callable, Iterable
 
-from cluster.peers import Spawn
+from kernel.event_loop import InThread, Spawn
 from metadata.members import ServerInfo
-from tuff.disk.event_loop import InThread
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from kernel.exchange import Reply, Request, Route
 from tuff.protocol.errors import OwnershipMovingError
-from tuff.protocol.exchange import Reply, Request, Route
 
 _OWNER = "Tuff-Owner"  # what the reply of another server has, and a redirect
 
@@ -18,7 +18,7 @@ class RequestCounts:
 
 
 def counted(route: Route, counts: RequestCounts) -> Route:
-    """The same route, counted. It is one that another server may answer (cluster/routing.py)."""
+    """A route whose requests are counted. Another server may answer it (cluster/routing.py)."""
 
     async def handler(request: Request) -> Reply:
         try:

@@ -8,38 +8,38 @@ from functools import partial
 from typing import TypeVar
 
 from cluster.draining import Drain
-from cluster.leader import Election
+from cluster.leader_election import Election
 from cluster.membership import Identity, Membership
 from cluster.peers import Peers
 from cluster.routing import WAIT_S_MAX, Owner, Ownership, server_route, topic_route
 from cluster.topic_ownership import TopicOwnership
-from messaging.groups.routes import GROUPS_PATH
+from kernel.event_loop import InThread
+from kernel.exchange import Reply, Request, Route, json_reply, read_object, read_query
 from metadata.members import ServerInfo
 from metadata.store import MetadataError
-from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
+from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
-from tuff.disk.event_loop import InThread
+from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
     ServerNotFoundError,
+    StorageOutcomeUnknownError,
     StorageUnavailableError,
     TopicNotMovableError,
 )
-from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_object, read_query
 from tuff.protocol.ids import GROUP_LOG, TopicId, check_name, topic_id
-from tuff.protocol.json_forms import shown
+from tuff.protocol.json_bodies import shown
 
 T = TypeVar("T")
 
 OWNERS_COUNT_MAX = 10_000  # owners in one reply, some 100 bytes each
 OWNERS_COUNT = 1_000  # without a `limit`
 
-_CLUSTER_PATH = "/v1/cluster"
 _DIGITS_COUNT_MAX = 9  # of a limit
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedCluster:
     """What a server has once it has joined its cluster."""
 
     identity: Identity
@@ -52,24 +52,27 @@ class Joined:
 
 
 def routes(
-    joined: Callable[[], Joined], topics: Ownership, peers: Peers, *, in_thread: InThread
+    joined: Callable[[], JoinedCluster], topics: Ownership, peers: Peers, *, in_thread: InThread
 ) -> list[Route]:
     """The routes below /v1/cluster. `joined` raises StartingError before the server has joined."""
     shown_to = _Shown(joined, in_thread)
     changes = _Changes(joined)
-    move = Route("POST", f"{_CLUSTER_PATH}/topics/{{ns}}/{{t}}/move", changes.move)
+    move = Route(operations.MOVE_TOPIC, changes.move)
     return [
-        Route("GET", _CLUSTER_PATH, shown_to.cluster),
-        Route("GET", f"{_CLUSTER_PATH}/topics", shown_to.topics),
+        Route(operations.GET_CLUSTER, shown_to.cluster),
+        Route(operations.LIST_OWNERS, shown_to.topics),
         topic_route(move, topics, peers),
         *(
-            server_route(Route("POST", f"{_CLUSTER_PATH}/{name}", handler), changes.server, peers)
-            for name, handler in (("drain", changes.drain), ("undrain", changes.undrain))
+            server_route(Route(operation, handler), changes.server, peers)
+            for operation, handler in (
+                (operations.DRAIN_SERVER, changes.drain),
+                (operations.UNDRAIN_SERVER, changes.undrain),
+            )
         ),
     ]
 
 
-def listing_routes(joined: Callable[[], Joined], *, in_thread: InThread) -> list[Route]:
+def listing_routes(joined: Callable[[], JoinedCluster], *, in_thread: InThread) -> list[Route]:
     """The routes that list namespaces, topics and consumer groups, for the topics of all servers.
     The replies are those of a single server (messaging/topic_changes.py)."""
 
@@ -91,9 +94,9 @@ def listing_routes(joined: Callable[[], Joined], *, in_thread: InThread) -> list
         return json_reply(list(found))
 
     return [
-        Route("GET", "/v1/namespaces", namespaces),
-        Route("GET", "/v1/namespaces/{ns}/topics", topics),
-        Route("GET", GROUPS_PATH, groups),
+        Route(operations.LIST_NAMESPACES, namespaces),
+        Route(operations.LIST_TOPICS, topics),
+        Route(operations.LIST_GROUPS, groups),
     ]
 
 
@@ -101,7 +104,7 @@ class _Shown:
     """Reads the metadata store for an operator. A server may be a moment late there, as it is for
     the servers themselves."""
 
-    def __init__(self, joined: Callable[[], Joined], in_thread: InThread) -> None:
+    def __init__(self, joined: Callable[[], JoinedCluster], in_thread: InThread) -> None:
         self._joined = joined
         self._in_thread = in_thread
 
@@ -116,7 +119,7 @@ class _Shown:
                 "server": {"id": me.server_id, "incarnation": me.incarnation},
                 "leader": leader
                 and {"id": leader.server_id, "epoch": leader.epoch, "url": leader.address},
-                "servers": [_server_form(members[name]) for name in sorted(members)],
+                "servers": [_server_body(members[name]) for name in sorted(members)],
             }
         )
 
@@ -128,7 +131,7 @@ class _Shown:
         page = found[:limit]
         return json_reply(
             {
-                "topics": [_owner_form(*each, members) for each in page],
+                "topics": [_owner_body(*each, members) for each in page],
                 "next": str(page[-1][0]) if len(found) > limit else None,
             }
         )
@@ -137,7 +140,7 @@ class _Shown:
 class _Changes:
     """What an operator changes at one server."""
 
-    def __init__(self, joined: Callable[[], Joined]) -> None:
+    def __init__(self, joined: Callable[[], JoinedCluster]) -> None:
         self._joined = joined
 
     async def move(self, request: Request) -> Reply:
@@ -182,7 +185,7 @@ class _Changes:
         try:
             return self._drain_reply(await self._joined().drain.end())
         except MetadataError as error:
-            raise StorageUnavailableError(
+            raise StorageOutcomeUnknownError(
                 f"{self._my_id} takes topics again, and the other servers do not know of "
                 f"it: {error}; repeat the call"
             ) from None
@@ -229,7 +232,7 @@ def _namespaces(persistence: TopicPersistenceManager) -> list[str]:
 
 
 def _owners_page(
-    joined: Joined, server_id: str | None, after: TopicId | None, limit: int
+    joined: JoinedCluster, server_id: str | None, after: TopicId | None, limit: int
 ) -> tuple[list[tuple[TopicId, int, OwnerInfo]], dict[str, ServerInfo]]:
     """The first owners behind a topic, and the live servers. Blocks."""
     found = (
@@ -293,7 +296,7 @@ def _wait_s(text: str) -> float:
     return seconds
 
 
-def _server_form(server: ServerInfo) -> dict[str, object]:
+def _server_body(server: ServerInfo) -> dict[str, object]:
     return {
         "id": server.server_id,
         "incarnation": server.incarnation,
@@ -304,7 +307,7 @@ def _server_form(server: ServerInfo) -> dict[str, object]:
     }
 
 
-def _owner_form(
+def _owner_body(
     topic: TopicId, epoch: int, owner: OwnerInfo, members: dict[str, ServerInfo]
 ) -> dict[str, object]:
     member = members.get(owner.server_id or "")

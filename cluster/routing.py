@@ -5,26 +5,34 @@ A request is forwarded once at most. A server that gets a forwarded request for 
 refuses it: the ownership is moving, and the client asks again.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote, urlencode
 
+import orjson
+
 from cluster.peers import Peers, PeerUnansweredError
 from cluster.session_calls import http_request, session_reply
-from messaging.groups.routes import GROUP_PATH, group_log
-from messaging.topics import READING_POSTS, TOPIC_PATH
+from kernel.exchange import Reply, Request, Route
+from messaging.groups.routes import group_log
+from messaging.read.partition_waits import topics_in
 from tuff.protocol.errors import (
     InvalidNameError,
     OwnershipMovingError,
-    StorageUnavailableError,
+    StorageOutcomeUnknownError,
+    TopicNotFoundError,
     TransactionsUnavailableError,
     TransactionUnknownError,
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.exchange import Reply, Request, Route
 from tuff.protocol.ids import TopicId, topic_id
+from tuff.protocol.json_bodies import parse_json
+from tuff.protocol.media_types import MediaType
+from tuff.protocol.operations import CREATE_TOPIC, DELETE_TOPIC, POLL, Server
 
 # Seconds in which another server answers, long polls aside. Longer than any server lets a call wait
 # for its storage, so that a late answer is still an answer.
@@ -36,9 +44,7 @@ SUSPENDED = (
     "timeout, so other servers may have taken over"
 )
 
-_LEADER_PATHS = ("/v1/transactions", "/v1/sinks")
 _MOVING = f'"{OwnershipMovingError.code}"'.encode()  # in the problem document of another server
-_CREATING = frozenset({("PUT", TOPIC_PATH), ("POST", f"{GROUP_PATH}/heartbeat")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +85,12 @@ class Leader(Protocol):
         """
 
 
-def is_topic_route(route: Route) -> bool:
-    """Whether the owner of a topic answers this route, or of the log of a consumer group."""
-    return any(
-        route.path == each or route.path.startswith(f"{each}/") for each in (TOPIC_PATH, GROUP_PATH)
-    )
-
-
-def is_leader_route(route: Route) -> bool:
-    """Whether the leader of transactions answers this route."""
-    return any(route.path == each or route.path.startswith(f"{each}/") for each in _LEADER_PATHS)
-
-
 def topic_route(
     route: Route, ownership: Ownership, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
 ) -> Route:
-    """The same route for a topic that another server may own."""
-    creates = (route.method, route.path) in _CREATING
-    if route.path == TOPIC_PATH and route.method in ("PUT", "DELETE"):
+    """A route that forwards requests about topics that another server owns."""
+    creates = route.operation.creates_subject
+    if route.operation in (CREATE_TOPIC, DELETE_TOPIC):
         route = _noted(route, ownership)
 
     async def owner_of(request: Request) -> Owner | None:
@@ -106,14 +100,22 @@ def topic_route(
             return None  # this server refuses it as well as any
         return await ownership.owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
 
-    routed = _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
+    routed = _routed(route, owner_of, peers, StorageOutcomeUnknownError, answer_s_max)
     return _asked_again(routed, ownership)
+
+
+def topics_route(
+    route: Route, ownership: Ownership, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
+) -> Route:
+    """A route for waits for topics that several servers may own: all are asked at once, and
+    the first that finds something answers."""
+    return route.wrapped(_TopicsWait(route, ownership, peers, WAIT_S_MAX + answer_s_max).answer)
 
 
 def leader_route(
     route: Route, leadership: Leader, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
 ) -> Route:
-    """The same route for a cluster in which another server may lead transactions."""
+    """A route that forwards requests to the server that leads transactions."""
 
     async def owner_of(_request: Request) -> Owner | None:
         return leadership.leader()
@@ -128,14 +130,15 @@ def server_route(
     *,
     answer_s_max: float = ANSWER_S_MAX,
 ) -> Route:
-    """The same route for the server that `owner_of` finds in a request; None: it is this one."""
-    return _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
+    """A route that forwards to the server that `owner_of` finds in a request; None: it is this
+    one."""
+    return _routed(route, owner_of, peers, StorageOutcomeUnknownError, answer_s_max)
 
 
 def proven_route(
     route: Route, is_proven: Callable[[], bool], require_leading: Callable[[], Awaitable[None]]
 ) -> Route:
-    """The same route, which executes and answers nothing while this server can't prove that it is
+    """A route that executes and answers nothing while this server can't prove that it is
     still a member of the cluster: it is suspended. What was under way when that began may have been
     carried out.
 
@@ -143,8 +146,9 @@ def proven_route(
     replaced does not know those of the next one. It raises TransactionsUnavailableError if this
     server led and can't prove that it still does.
     """
-    is_read = route.method == "GET" or route.path in READING_POSTS
-    doubtful = TransactionsUnavailableError if is_leader_route(route) else StorageUnavailableError
+    operation = route.operation
+    is_led = operation.answered_by is Server.LEADER
+    doubtful = TransactionsUnavailableError if is_led else StorageOutcomeUnknownError
 
     async def handler(request: Request) -> Reply:
         if not is_proven():
@@ -157,7 +161,7 @@ def proven_route(
         if isinstance(answer, TransactionUnknownError):
             await require_leading()
         if not is_proven():
-            if is_read:
+            if not operation.leaves_doubt:
                 raise OwnershipMovingError(f"{SUSPENDED}; try again")
             raise doubtful(
                 f"{SUSPENDED}; this may or may not have been carried out, so check that before you "
@@ -196,7 +200,7 @@ def _routed(
             return await route.handler(request)
         if request.members is None:
             return await forwarded(owner, request)
-        as_http = http_request(request, is_poll=route.path == f"{TOPIC_PATH}/poll")
+        as_http = http_request(request, is_poll=route.operation is POLL)
         return session_reply(await forwarded(owner, as_http))
 
     async def forwarded(owner: Owner, request: Request) -> Reply:
@@ -207,7 +211,9 @@ def _routed(
         if _may_wait(request):
             forward, within_s = peers.forward_poll, WAIT_S_MAX + answer_s_max
         try:
-            return await forward(owner.url, route.method, target, request, within_s=within_s)
+            return await forward(
+                owner.url, route.operation.method, target, request, within_s=within_s
+            )
         except PeerUnansweredError as error:
             raise _unanswered(route, error, doubtful) from None
 
@@ -221,13 +227,13 @@ def _target_at(owner: Owner, route: Route, request: Request) -> str:
             f"server {owner.server_id} at {owner.url} serves this now, and not the server to which "
             "the request was forwarded; try again"
         )
-    return target_of(route.path, request)
+    return target_of(route.operation.path, request)
 
 
 def _unanswered(
     route: Route, error: PeerUnansweredError, doubtful: type[UnavailableError]
 ) -> UnavailableError:
-    if route.method == "GET" or route.path in READING_POSTS or not error.was_sent:
+    if not (route.operation.leaves_doubt and error.was_sent):
         return OwnershipMovingError(f"{error}; nothing was changed, try again")
     return doubtful(
         f"{error}; this may or may not have been carried out, so check that before you repeat it"
@@ -235,8 +241,8 @@ def _unanswered(
 
 
 def _asked_again(route: Route, ownership: Ownership) -> Route:
-    """The same route, answered by a second server if the first one did not own the topic: what is
-    remembered of owners may be old. That server executed nothing."""
+    """A route whose requests are answered by a second server if the first one did not own the
+    topic: what is remembered of owners may be old. That server executed nothing."""
 
     async def handler(request: Request) -> Reply:
         try:
@@ -251,6 +257,72 @@ def _asked_again(route: Route, ownership: Ownership) -> Route:
         return await route.handler(request)
 
     return route.wrapped(handler)
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicsWait:
+    """A wait for topics of several owners; each owner gets the part of its topics."""
+
+    route: Route
+    ownership: Ownership
+    peers: Peers
+    within_s: float
+
+    async def answer(self, request: Request) -> Reply:
+        by_owner: dict[Owner | None, dict[str, object]] = defaultdict(dict)
+        for name, member in topics_in(request).items():
+            by_owner[await self._owner_of(request, name)][name] = member
+        asked = [
+            asyncio.ensure_future(self._ask(owner, topics, request))
+            for owner, topics in by_owner.items()
+        ]
+        try:
+            reply = await _first_found(asked)
+        finally:
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return reply if request.members is None else session_reply(reply)
+
+    async def _owner_of(self, request: Request, name: str) -> Owner | None:
+        """None: this server answers, also that there is no such topic."""
+        try:
+            topic = topic_id(request.parameters["ns"], name)
+            is_forwarded = request.is_forwarded
+            return await self.ownership.owner_of(topic, is_forwarded=is_forwarded, creates=False)
+        except (InvalidNameError, TopicNotFoundError):
+            return None
+
+    async def _ask(
+        self, owner: Owner | None, topics: Mapping[str, object], request: Request
+    ) -> Reply:
+        body = orjson.dumps({"topics": topics})
+        part = request._replace(body=body, content_type=MediaType.JSON.value, members=None)
+        if owner is None:
+            return await self.route.handler(part)
+        target = _target_at(owner, self.route, request)
+        try:
+            reply = await self.peers.forward_poll(
+                owner.url, self.route.operation.method, target, part, within_s=self.within_s
+            )
+        except PeerUnansweredError as error:
+            raise _unanswered(self.route, error, StorageOutcomeUnknownError) from None
+        if reply.status == OwnershipMovingError.status and _MOVING in reply.body:
+            for name in topics:
+                self.ownership.forget(topic_id(request.parameters["ns"], name))
+        return reply
+
+
+async def _first_found(asked: Collection["asyncio.Future[Reply]"]) -> Reply:
+    """The first reply with something in it; one without, if all are."""
+    empty: Reply | None = None
+    for each in asyncio.as_completed(asked):
+        reply = await each
+        if reply.status != Reply().status or parse_json(reply.body) != {"partitions": []}:
+            return reply
+        empty = reply
+    assert empty is not None, "a wait names a topic"
+    return empty
 
 
 def _noted(route: Route, ownership: Ownership) -> Route:

@@ -5,9 +5,10 @@ from base64 import b64decode, b64encode
 
 import orjson
 
+from kernel.exchange import Reply, Request
 from tuff.protocol.errors import BadRequestError
-from tuff.protocol.exchange import JSON_REPLY_TYPE, MediaType, Reply, Request
-from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.json_bodies import payload_to_json
+from tuff.protocol.media_types import JSON_REPLY_TYPE, MediaType
 
 
 def http_request(request: Request, *, is_poll: bool) -> Request:
@@ -32,14 +33,14 @@ def session_reply(reply: Reply) -> Reply:
     """The reply to a call of a session, of that to `http_request`."""
     if reply.content_type != JSON_REPLY_TYPE:
         return reply
-    form = orjson.loads(reply.body)
-    if isinstance(form, dict):
-        for each in (form, form.get("next")):  # a commit has the transaction that it started
+    body = orjson.loads(reply.body)
+    if isinstance(body, dict):
+        for each in (body, body.get("next")):  # a commit has the transaction that it started
             if isinstance(each, dict) and "encoded" in each:
                 each["encoded"] = b64decode(each["encoded"])
                 each.pop("invalids", None)
                 each.pop("inProgress", None)
-    return reply._replace(form=form, body=b"")
+    return reply._replace(value=body, body=b"")
 
 
 def _payload(value: object) -> object:

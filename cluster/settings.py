@@ -100,6 +100,6 @@ def _is_url(address: str) -> bool:
         return False
 
 
-def _require(key: str, rule: str, value: object, holds: bool) -> None:  # noqa: FBT001 - a condition
-    if not holds:
+def _require(key: str, rule: str, value: object, is_met: bool) -> None:  # noqa: FBT001 - a condition
+    if not is_met:
         raise ValueError(f"cluster.{key} is {rule}, not {value!r}")

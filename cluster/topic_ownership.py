@@ -24,6 +24,8 @@ from typing import Any, Protocol, TypeVar
 
 from cluster.membership import Identity, Membership
 from cluster.routing import Owner
+from kernel.event_loop import FutureTask, InThread
+from messaging.log.topics import topic_not_found
 from metadata.members import ServerInfo
 from metadata.placement import least_loaded, preferred, topics_to_release
 from metadata.store import (
@@ -34,15 +36,13 @@ from metadata.store import (
     NoEntryError,
     Versioned,
 )
-from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
+from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
 from metadata.topic_persistence import (
     OwnerRange,
     PersistenceInfo,
     StaleClaimError,
     TopicPersistenceManager,
 )
-from tuff.disk.event_loop import FutureTask, InThread
-from tuff.disk.locks import StoreError
 from tuff.protocol.errors import (
     OwnershipMovingError,
     TopicNotFoundError,
@@ -50,6 +50,7 @@ from tuff.protocol.errors import (
     UnavailableError,
 )
 from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
+from tuff_storage.disk.locks import StoreError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -79,7 +80,7 @@ class Handover(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Owned:
+class _OwnedTopic:
     """A topic of this server: the epoch of its ownership, and what its record says."""
 
     epoch: int
@@ -111,7 +112,7 @@ class TopicOwnership:
         self._handover = handover
         self._in_thread = in_thread
         self._chance = chance
-        self._owned: dict[TopicId, _Owned] = {}
+        self._owned: dict[TopicId, _OwnedTopic] = {}
         self._cached: dict[TopicId, tuple[str, int]] = {}  # server and incarnation
         self._changing: dict[TopicId, asyncio.Future[None]] = {}
         # The fences of ended servers, done or under way: one for each incarnation.
@@ -209,9 +210,9 @@ class TopicOwnership:
         await _each(sorted(self._owned), self._release_if_draining)
 
     async def leave(self) -> None:
-        """As `drain`, before the session ends. What no other server takes is given to nobody: the
-        next owner then need not fence this server. Raises: UnavailableError (its kinds),
-        MetadataError: some are still here."""
+        """Give all topics away before the session ends. What no other server takes is given to
+        nobody: the next owner then need not fence this server. Raises: UnavailableError (its
+        kinds), MetadataError: some are still here."""
         await self.drain()
         await _each(sorted(self._owned), self._release_to_nobody)
 
@@ -353,8 +354,8 @@ class TopicOwnership:
     async def _found_or_claimed(
         self, topic: TopicId, *, claims: bool, creates: bool
     ) -> Owner | None:
-        """As `owner_of`. `claims`: this server claims a topic without an owner, whatever the loads
-        of the others."""
+        """The owner of a topic. `claims`: this server claims a topic without an owner, whatever the
+        loads of the others."""
         with _as_moving(topic):
             async with self._change(topic):
                 if topic in self._owned:
@@ -373,9 +374,7 @@ class TopicOwnership:
                 self._remember(topic, owner)
                 return self._address_of(owner)
             if found is None and not creates and not await self._exists(topic):
-                raise TopicNotFoundError(
-                    f"there is no topic {topic}: it was never created, or it was deleted"
-                )
+                raise topic_not_found(topic)
             # A record that names this server is of a move to it, or of a claim that failed halfway.
             # Any other server would send the request back here.
             if not (claims or self._is_mine(found)):
@@ -431,7 +430,7 @@ class TopicOwnership:
             partial(self._write_claim, topic, found, floor)
         )
         await self._handover.take([topic], info.floor)
-        self._owned[topic] = _Owned(epoch, info)
+        self._owned[topic] = _OwnedTopic(epoch, info)
         self._cached.pop(topic, None)
         self.claimed_count += 1
         if self._handover.generation(topic) != recorded:

@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from kernel.exchange import Reply, Request, Route, read_query
+from tuff.protocol import operations
 from tuff.protocol.errors import NotFoundError
-from tuff.protocol.exchange import Reply, Request, Route, read_query
-from tuff.protocol.json_forms import shown
+from tuff.protocol.json_bodies import shown
 
 STATIC = Path(__file__).parent / "static"
 PAGE = "index.html"
@@ -69,9 +70,9 @@ def routes() -> list[Route]:
         return Reply(308, headers=(("Location", "/console"),))
 
     return [
-        Route("GET", "/console", page),
-        Route("GET", "/console/", redirect),
-        Route("GET", "/console/{version}/{file}", file),
+        Route(operations.GET_CONSOLE, page),
+        Route(operations.GET_CONSOLE_REDIRECT, redirect),
+        Route(operations.GET_CONSOLE_FILE, file),
     ]
 
 

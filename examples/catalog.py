@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -32,13 +32,12 @@ T = TypeVar("T")
 class Catalogue:
     """The files below one directory, in rows and as announcements on a topic."""
 
-    def __init__(self, client: tuff.Client, database: Path, topic: tuff.TopicId) -> None:
+    def __init__(self, client: tuff.Client, database: Path, topic: str) -> None:
         self.client = client
         self.database = database
         self.topic = topic
         self.rows = VersionedRows(database)
-        with suppress(tuff.TopicExistsError):
-            client.topics.create(topic)
+        client.topics.create(topic, exist_ok=True)
 
     def update(self, directory: Path) -> tuple[Counter[str], int]:
         """Record and announce changes; returns their number by kind, and that of transactions."""
@@ -148,9 +147,9 @@ def follow_changes(client: tuff.Client, home: Path) -> Catalogue:
     return catalogue
 
 
-def _topic(name: str, home: Path) -> tuff.TopicId:
+def _topic(name: str, home: Path) -> str:
     # The directory's name is new with each run, so that two of them never share a topic.
-    return tuff.TopicId(home.name, name)
+    return f"{home.name}:{name}"
 
 
 def _in_words(counts: Counter[str]) -> str:

@@ -108,11 +108,11 @@ def wait_for_the_end(catalogue: "Catalogue", pointer: int) -> None:
     """Wait until the server has ended the transaction of the killed writer."""
     print_text(f"The server ends it when it times out, {WRITER_TIMEOUT_S:g} s after its start …")
     deadline = time.monotonic() + END_WITHIN_S
-    outcome = catalogue.client.transactions.outcome(pointer)
+    outcome = catalogue.client.transactions.get(pointer)
     while outcome.state in {"in_progress", "committing"}:
         assert time.monotonic() < deadline, f"transaction {pointer} was never ended"
         time.sleep(CHECK_INTERVAL_S)
-        outcome = catalogue.client.transactions.outcome(pointer)
+        outcome = catalogue.client.transactions.get(pointer)
     print_facts(("transaction", f"{pointer} is {outcome.state} ({outcome.reason})"))
 
 
@@ -124,7 +124,7 @@ def show_snapshot(client: tuff.Client, snapshots: Path | None) -> None:
         return
     command = ["snapshot", "show", str(snapshots / file)]
     print_text(f"$ tuff {' '.join(command)}")
-    subprocess.run([sys.executable, "-m", "tuff.cli", *command], check=True)
+    subprocess.run([sys.executable, "-m", "tuff_cli", *command], check=True)
 
 
 def _announcements(poll: tuff.Poll) -> str:
@@ -134,4 +134,4 @@ def _announcements(poll: tuff.Poll) -> str:
 def _blocker(client: tuff.Client, poll: tuff.Poll) -> str:
     if poll.blocked_by is None:
         return "none"
-    return f"{poll.blocked_by}, of client {client.transactions.outcome(poll.blocked_by).client}"
+    return f"{poll.blocked_by}, of client {client.transactions.get(poll.blocked_by).client}"

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuff import Transaction
+from tuff import Transaction, TransactionAware
 
 _TABLE = """
 create table if not exists versions (
@@ -31,7 +31,7 @@ class Entry:
     sha256: str
 
 
-class VersionedRows:
+class VersionedRows(TransactionAware):
     """Path to `Entry`, in a SQLite file; belongs to one thread."""
 
     name = "catalogue"
@@ -85,10 +85,10 @@ class VersionedRows:
         # Rows that were stored before keep their pointer.
         self._transaction = transaction
 
-    def tx_changes(self) -> Collection[bytes]:
+    def tx_changes(self, transaction: Transaction) -> Collection[bytes]:
         return [b"file:" + path for path in self._written]
 
-    def commit_tx(self) -> None:
+    def commit_tx(self, transaction: Transaction) -> None:
         rows = [
             (path, pointer, entry.size_bytes, entry.mtime_ns, entry.sha256)
             if entry is not None
@@ -98,11 +98,10 @@ class VersionedRows:
         with self._database:
             self._database.executemany("insert or replace into versions values (?,?,?,?,?)", rows)
 
-    def post_commit(self) -> None:
+    def post_commit(self, transaction: Transaction) -> None:
         self._transaction, self._written = None, {}
 
-    def rollback_tx(self) -> None:
-        transaction = self._current()
+    def rollback_tx(self, transaction: Transaction) -> None:
         self.forget({transaction.transaction_id, *transaction.checkpoint_write_pointers})
         self._transaction, self._written = None, {}
 

@@ -25,14 +25,14 @@ def main() -> None:
     found = [Change("added", path, Entry(4, 0, "of a file that does not exist")) for path in PATHS]
     for change in found:
         rows.put(change.path, change.entry)
-    client.transactions.can_commit(transaction, rows.tx_changes())
-    rows.commit_tx()
+    client.transactions.can_commit(transaction, rows.tx_changes(transaction))
+    rows.commit_tx(transaction)
     announcements = [change.announcement() for change in found]
-    client.publish(tuff.TopicId(*topic.split(":")), *announcements, transaction=transaction)
+    client.publish(topic, *announcements, transaction=transaction)
 
     print(transaction.transaction_id, flush=True)
     sys.stdin.read()  # it is killed here
-    client.transactions.commit(transaction, rows.tx_changes())
+    client.transactions.commit(transaction, rows.tx_changes(transaction))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python copy_topics.py SOURCE TARGET [NAMESPACE …]
 
 SOURCE and TARGET are URLs; of a cluster, several separated by commas. No client may write to SOURCE
-meanwhile. A topic gets its properties and its committed messages that have not expired, in their
-order. They get new ids, and live for the topic's time to live from now on. Holds, positions and the
-state of transactions are not copied. A topic that TARGET already has is an error: delete it there
-to copy it again.
+meanwhile. A topic gets its properties, as many partitions, and its committed messages that have not
+expired, in their order. They get new ids, and live for the topic's time to live from now on. Holds,
+positions and the state of transactions are not copied. A topic that TARGET already has is an error:
+delete it there to copy it again.
 """
 
 import argparse
@@ -14,31 +14,39 @@ from collections.abc import Iterator
 
 import tuff
 
-BATCH_COUNT = 1_000  # messages of one read
 
-
-def topics_of(client: tuff.Client, namespaces: list[str]) -> Iterator[tuff.TopicId]:
+def topics_of(client: tuff.Client, namespaces: list[str]) -> Iterator[str]:
     for namespace in namespaces or client.topics.namespaces():
         for name in client.topics.list(namespace):
-            yield tuff.TopicId(namespace, name)
+            yield f"{namespace}:{name}"
 
 
-def copy(source: tuff.Client, target: tuff.Client, topic: tuff.TopicId) -> int:
+def copy(source: tuff.Client, target: tuff.Client, topic: str) -> int:
     """Copy one topic; returns the number of its messages."""
-    properties = dict(source.topics.get(topic).properties)
-    target.topics.create(topic, ttl=int(properties.pop("ttl")), properties=properties)
-    count, is_complete, behind = 0, False, None
-    with target.publisher(topic) as publisher:
-        while not is_complete:
-            poll = source.poll(topic, behind, inclusive=behind is None, limit=BATCH_COUNT)
-            if poll.blocked_by is not None:
-                raise SystemExit(
-                    f"transaction {poll.blocked_by} is in progress at SOURCE; end it, delete "
-                    f"{topic} at TARGET, and copy it again"
-                )
-            for sent in [publisher.send(each.payload) for each in poll]:
-                sent.result()
-            count, is_complete, behind = count + len(poll), poll.caught_up, poll.next_id
+
+    def require_decided(_: int, poll: tuff.Poll) -> None:
+        if poll.blocked_by is not None:
+            raise SystemExit(
+                f"transaction {poll.blocked_by} is in progress at SOURCE; end it, delete {topic} "
+                "at TARGET, and copy it again"
+            )
+
+    info = source.topics.get(topic)
+    properties = dict(info.properties)
+    target.topics.create(
+        topic,
+        ttl=int(properties.pop("ttl")),
+        properties=properties,
+        partitions=len(info.partitions),
+    )
+    messages = source.merged(topic, follow=False, on_outage="raise", on_poll=require_decided)
+    count = 0
+    with target.publisher() as publisher:
+        for _, each in messages:
+            publisher.publish(
+                topic, each.payload, key=each.key, tags=each.tags, headers=each.headers
+            )
+            count += 1
     return count
 
 

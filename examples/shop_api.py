@@ -11,8 +11,8 @@ what a killed process left behind.
 
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from sqlalchemy import create_engine, text, update
@@ -22,7 +22,7 @@ import tuff
 from tuff.sql.dialects import CREATE_POSITIONS
 from tuff.sql.sqlalchemy import SqlAlchemyDatabase
 
-ORDERS, PAYMENTS = tuff.TopicId("shop", "api-orders"), tuff.TopicId("shop", "api-payments")
+ORDERS, PAYMENTS = "shop:api-orders", "shop:api-payments"
 
 engine = create_engine(os.environ.get("SHOP_DATABASE", "sqlite:///shop-api.sqlite"))
 shop = SqlAlchemyDatabase(engine, "shop")
@@ -52,29 +52,31 @@ def create_tables() -> None:
                 text(statement.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
             )
     for topic in (ORDERS, PAYMENTS):
-        with suppress(tuff.TopicExistsError):
-            client.topics.create(topic)
+        client.topics.create(topic, exist_ok=True)
 
 
-def consumer(session: Session) -> tuff.Subscriber:
-    """Marks orders as paid. A payment is the id of an order."""
+def pay(session: Session, payments: "tuff.Consumer[tuff.SqlTransaction, Session]") -> None:
+    """Mark orders as paid until the consumer is stopped. A payment is the id of an order."""
 
-    def process(messages: Sequence[tuff.Message], _tx: tuff.SqlTransaction) -> None:
-        ids = [int(message.payload) for message in messages]
+    def process(batch: tuff.Batch, _tx: tuff.SqlTransaction) -> None:
+        ids = [int(message.payload) for message in batch]
         session.execute(update(Order).where(Order.id.in_(ids)).values(is_paid=True))
 
-    return client.sql_subscriber(
-        PAYMENTS, process, database=shop, connection=session, name="payments"
-    )
+    payments.run(process, session)
 
 
 @asynccontextmanager
 async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
     """The consumer and the resolver work in threads as long as the service runs."""
     create_tables()
-    with Session(engine) as session, client.sql_resolver(shop):
-        payments = consumer(session)
-        thread = threading.Thread(target=payments.run)
+    with (
+        Session(engine) as session,
+        client.sql_resolver(shop),
+        client.consumer(
+            PAYMENTS, group="payments", database=shop, retry=tuff.RetryPolicy()
+        ) as payments,
+    ):
+        thread = threading.Thread(target=pay, args=(session, payments))
         thread.start()
         yield
         payments.stop()

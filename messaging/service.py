@@ -3,40 +3,47 @@
 Routes and the server process call the parts (`publisher`, `polls`, `topics`, ...). The transaction
 service calls `rows`. The server process runs `committer.run()`, which writes, and `delayed.run()`,
 which lets delayed messages enter their topics. Everything lives on one event loop and needs no
-locks; blocking calls run on the worker threads of the `OpenStore`.
+locks; blocking calls run in the threads of the `OpenStore`.
 """
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernel.log_events import event
+from messaging.disk_use import DiskUse
+from messaging.engines.engine import StoreError
+from messaging.engines.space_on_disk import SpaceOnDisk
+from messaging.engines.store import Store
 from messaging.groups.coordinator import GroupCoordinator
-from messaging.groups.settings import GroupSettings
 from messaging.groups.share_groups import ShareGroups
+from messaging.log.loading import Loaded, load, load_member
+from messaging.log.region_observers import RegionObservers
+from messaging.log.store_holder import StoreHolderCheck
+from messaging.log.store_state import OpenStore, StoreState
+from messaging.model.rows import StoreMetadata
+from messaging.read.counts import MessageCounts
 from messaging.read.explain import Explainer
 from messaging.read.inspection import TopicInspection
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.partition_waits import PartitionWaits
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
+from messaging.retention.compaction import Compaction
 from messaging.retention.holds_and_positions import HoldsAndPositions
-from messaging.retention.region_observers import RegionObservers
-from messaging.settings import MessagingSettings
-from messaging.storage.engine import Store, StoreError
-from messaging.storage.loading import Loaded, load, load_member
-from messaging.storage.rows import StoreMetadata
-from messaging.storage.store_ownership import StoreOwnership
-from messaging.storage.store_state import OpenStore, StoreState
+from messaging.settings import GroupSettings, MessagingSettings
 from messaging.topic_changes import TopicChanges
+from messaging.topic_overview import TopicOverview
 from messaging.transactions_interface import TransactionView
 from messaging.write.delayed import DelayedMessages
-from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
+from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.publish import Publisher
-from messaging.write.settle_and_mark import TransactionRows
-from tuff.log_events import event
+from messaging.write.transaction_rows import TransactionRows
+from messaging.write.write_batch import WriteBatch
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.sentences import counted
@@ -46,21 +53,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLOCK_MARK_INTERVAL_MS = 60_000  # ms; an idle server still records that it lived until about now
+CLOCK_RECORD_INTERVAL_MS = 60_000  # ms; an idle server still records that it lived until about now
+
+
+OPEN_AGAIN_MS = 5_000  # ms between attempts on a full disk, each of which may leave an empty file
 
 
 def _no_reason() -> str | None:
     return None
 
 
+def _observers(
+    settings: MessagingSettings, store: OpenStore, state: StoreState, committer: GroupCommitter
+) -> RegionObservers | None:
+    if not settings.observer_directory:
+        return None
+    return RegionObservers(Path(settings.observer_directory), store, state, committer)
+
+
 class MessagingService:
     """Topics, messages and long polls over one store.
 
-    `new_store_refusal` returns why an empty store must not be accepted as a new one, and
-    `lack_of_space` why the disk should take no more messages; each a sentence, or None. `ownership`
-    is None for a store that no other server can take over. `archive`: where reads continue that
-    start before the log. A server of a cluster opens without any
-    topic; `messaging/topic_handover.py` adds and removes them.
+    `new_store_refusal` returns why an empty store must not be accepted as a new one, in a sentence,
+    or None. `holder_check` is None for a store that no other server can take over. `archive`: where
+    reads continue that start before the log. A server of a cluster opens without any topic;
+    `messaging/topic_handover.py` adds and removes them.
     """
 
     def __init__(
@@ -73,36 +90,43 @@ class MessagingService:
         observe: Callable[[str, float], None],
         groups: GroupSettings = GroupSettings(),  # noqa: B008 - a frozen value
         new_store_refusal: Callable[[], str | None] = _no_reason,
-        lack_of_space: Callable[[], str | None] = _no_reason,
-        ownership: StoreOwnership | None = None,
+        space: SpaceOnDisk = SpaceOnDisk(),  # noqa: B008 - a frozen value
+        holder_check: StoreHolderCheck | None = None,
         archive: "ArchiveReader | None" = None,
     ) -> None:
         self._load: Callable[[Store], Loaded] = load_member
         if not state.topics.is_shared:
             self._load = partial(load, new_store_refusal=new_store_refusal)
-        self._lack_of_space = lack_of_space
+        self._space = space
+        committer.make_room = self._make_room
+        self._open_again_ms = 0
         self.store, self.state, self.committer = store, state, committer
-        self.ownership = ownership
+        self.holder_check = holder_check
         self.publisher = Publisher(state, committer)
         self.offsets = TopicOffsets(store, state, settings, archive)
-        self.inspection = TopicInspection(store, state, settings)
+        self.counts = MessageCounts(store, state, settings)
+        self.inspection = TopicInspection(store, state, settings, self.counts)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
-        self.holds_and_positions = HoldsAndPositions(store, state, committer, settings)
-        observers = None
-        if settings.observer_directory:
-            directory = Path(settings.observer_directory)
-            observers = RegionObservers(directory, store, state, committer)
-        self.rows = TransactionRows(state, committer, self.publisher, observers)
+        self.holds_and_positions = HoldsAndPositions(store, state, committer, settings, self.counts)
+        observers = _observers(settings, store, state, committer)
+        self.rows = TransactionRows(store, state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
         self.explainer = Explainer(store, state, settings, archive=archive)
         self.partition_waits = PartitionWaits(self.polls, store, state)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
         parts = (self.publisher, self.polls, self.topics, self.offsets)
-        self.groups = GroupCoordinator(state, committer, *parts, groups, log_ttl_s=settings.max_ttl)
+        self.groups = GroupCoordinator(
+            state, committer, *parts, self.counts, groups, log_ttl_s=settings.max_ttl
+        )
+        self.overview = TopicOverview(
+            self.topics, self.offsets, self.holds_and_positions, self.groups
+        )
         self.share_groups = ShareGroups(
             store, state, committer, *parts, settings, window=groups.share_window
         )
-        self.cleaner = RetentionCleaner(store, state, committer, self.rows, self.topics, observers)
+        parts_of_pass = (self.rows, self.topics, observers, Compaction(store, space.free_bytes))
+        self.cleaner = RetentionCleaner(store, state, committer, *parts_of_pass)
+        self.disk_use = DiskUse(store, state, space, self.cleaner)
         self._is_loaded = False
         self._written_at_ms = 0
 
@@ -114,33 +138,35 @@ class MessagingService:
             DirectoryLockedError: another process, or this one, has the store open.
         """
         self.state.transactions = transactions
+        self._look_at_space()
+        await self._make_room()
         await self._open_store()
 
     async def tick(self) -> None:
-        """Open a store that failed again, retry rollback marks that failed, write changes that wait
+        """Open a store that failed again, retry rollbacks that failed, write changes that wait
         for a batch, and record the time."""
-        # A store that fails to write is closed, and then reads fail too. So no message may fill the
-        # disk.
-        self.committer.lack_of_space = self._lack_of_space()
-        if not self._is_loaded:
-            await self._open_store()
-        elif not self.store.is_up:
-            await self.committer.recover()
+        self._look_at_space()
+        if not self.store.is_up:
+            await self._open_again()
         if self.store.is_up:
             # The timers of the event loop do not count the time in which the machine was suspended.
             self.state.look_times.changed.set()
-            await self.rows.retry_marks()
+            await self.rows.retry_rollbacks()
             await self.groups.tick()
             self.share_groups.forget_moved()
             await self._flush_if_due()
 
+    def stop_waiting(self) -> None:
+        """Answer every request that waits for messages, now and from now on."""
+        self.share_groups.write_attempts()
+        self.polls.stop_waiting()
+
     async def close(self) -> None:
         """End the long polls, write the changes that wait, and close the store."""
-        self.share_groups.stop_waiting()
-        self.polls.stop_waiting()
+        self.stop_waiting()
         self.delayed.close()
-        if self.ownership is not None:
-            self.ownership.close()
+        if self.holder_check is not None:
+            self.holder_check.close()
         if self.committer.is_running and self.store.is_up and self.state.has_unwritten_changes:
             await self._flush_quietly()
         await self.committer.close()
@@ -149,12 +175,10 @@ class MessagingService:
     @property
     def status(self) -> tuple[str, str | None]:
         """`("ok", None)`, or `("down", reason)`."""
-        return ("ok", None) if self.store.is_up else ("down", self.store.reason)
-
-    @property
-    def waiting_count(self) -> int:
-        """Long polls that wait now, and requests for leases that do."""
-        return self.polls.waiting_count + self.share_groups.waiting_count
+        if not self.store.is_up:
+            return "down", self.store.reason
+        failing = self.committer.failed_writes.reason
+        return ("ok", None) if failing is None else ("down", failing)
 
     @property
     def last_sweep(self) -> tuple[int, str | None] | None:
@@ -190,6 +214,32 @@ class MessagingService:
         self.state.metadata = replace(self.state.metadata, store_id=store_id)
         await self._flush()
 
+    def _look_at_space(self) -> None:
+        # A store that fails to write is closed, and then reads fail too. So no message may fill the
+        # disk.
+        self.committer.lack_of_space = self._space.lack()
+        self.committer.lack_of_last_space = self._space.lack_of_last()
+
+    async def _make_room(self) -> None:
+        """Let writes that make room go on while the disk is full, as of now and not as of the last
+        tick."""
+        self._look_at_space()
+        if self.committer.lack_of_last_space is not None:
+            await self._space.release_spare()
+            self._look_at_space()
+
+    async def _open_again(self) -> None:
+        await self._make_room()
+        if self.committer.lack_of_last_space is not None:
+            now_ms = self.state.now_ms()
+            if now_ms < self._open_again_ms:
+                return
+            self._open_again_ms = now_ms + OPEN_AGAIN_MS
+        if self._is_loaded:
+            await self.committer.recover()
+        else:
+            await self._open_store()
+
     async def _open_store(self) -> None:
         try:
             loaded = await self.store.open(self._load)
@@ -210,10 +260,15 @@ class MessagingService:
     async def _flush_if_due(self) -> None:
         if self.committer.lack_of_space is not None:
             return
+        if self.committer.failed_writes.reason is not None:
+            # Health is down until a write succeeds, and there may be no other one.
+            with suppress(UnavailableError):
+                await self._flush()
+            return
         now_ms = self.state.now_ms()
         if (
             self.state.has_unwritten_changes
-            or now_ms - self._written_at_ms >= CLOCK_MARK_INTERVAL_MS
+            or now_ms - self._written_at_ms >= CLOCK_RECORD_INTERVAL_MS
         ):
             self._written_at_ms = now_ms
             await self._flush_quietly()

@@ -2,38 +2,12 @@
 §3.5)."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
-from messaging.partitions import ONE_PARTITION, PARTITIONS_COUNT_MAX, Partitions
-from messaging.read.offsets_and_splits import TopicOffsets
-from messaging.read.poll import id_or_time_from
-from messaging.read.visibility import start_number
-from messaging.settings import MessagingSettings
-from messaging.storage.engine import Store, StoreDamagedError
-from messaging.storage.rows import DELAYED, HOLDS, MESSAGES, POSITIONS, named_row_key, prefix_stop
-from messaging.storage.store_state import OpenStore, StoreState, require_topic
-from messaging.topics import (
-    TOPIC_PATH,
-    TTL_S_MAX,
-    Topic,
-    TopicRecord,
-    created,
-    live_holds,
-    topic_of,
-    with_log_start,
-)
-from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
-from tuff.protocol.errors import (
-    BadRequestError,
-    InvalidTopicPropertiesError,
-    OwnershipMovingError,
-    StorageUnavailableError,
-    TopicHeldError,
-)
-from tuff.protocol.exchange import (
+from kernel.exchange import (
     EMPTY_REPLY,
     Reply,
     Request,
@@ -43,12 +17,88 @@ from tuff.protocol.exchange import (
     read_query,
     require_json,
 )
-from tuff.protocol.ids import MessageId, TopicId, check_name, past_group
-from tuff.protocol.json_forms import numbers_as_written, parse_json, shown
+from messaging.engines.engine import StoreDamagedError
+from messaging.engines.store import Store
+from messaging.log.store_state import OpenStore, StoreState, require_topic
+from messaging.log.topics import (
+    TTL_S_MAX,
+    Topic,
+    TopicRecord,
+    created,
+    live_holds,
+    topic_of,
+    with_log_start,
+)
+from messaging.model.packed_rows import is_packed, row_count
+from messaging.model.parameters import boolean, id_or_time_from
+from messaging.model.partitions import ONE_PARTITION, PARTITIONS_COUNT_MAX, Partitions
+from messaging.model.rows import (
+    DELAYED,
+    HOLDS,
+    MESSAGES,
+    POSITIONS,
+    DamagedRowError,
+    MessageRow,
+    message_key,
+    named_row_key,
+    offset_after,
+    offset_in,
+    prefix_stop,
+)
+from messaging.model.visibility import first_id
+from messaging.read.offsets_and_splits import TopicOffsets
+from messaging.settings import MessagingSettings
+from messaging.write.group_commit import GroupCommitter, Write
+from messaging.write.write_batch import WriteBatch
+from tuff.protocol import operations
+from tuff.protocol.errors import (
+    BadRequestError,
+    InvalidTopicPropertiesError,
+    OwnershipMovingError,
+    StorageOutcomeUnknownError,
+    StorageUnavailableError,
+    TopicHeldError,
+)
+from tuff.protocol.ids import MessageId, TopicId, check_name
+from tuff.protocol.json_bodies import numbers_as_written, parse_json, shown
 
 PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
 
+EXPIRING_ROWS_MAX = 200_000  # rows that are counted before a change; a third of a second
+
 Decide = Callable[[WriteBatch], Mapping[Topic, TopicRecord]]
+Fill = Callable[[Mapping[str, str]], dict[str, str]]  # new properties from the present ones
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyChange:
+    """Properties to set, names of properties to remove, and the number of partitions, None to leave
+    it."""
+
+    given: Mapping[str, str]
+    removed: Collection[str] = ()
+    partition_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring:
+    """Messages that a shorter time to live lets expire at once: how many (at least so many, if
+    `is_lower_bound`), and the publish times in ms of the oldest of them, and of the first message
+    that is kept, if there is one."""
+
+    count: int
+    is_lower_bound: bool
+    oldest_ms: int
+    kept_from_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedTopic:
+    """The properties and partitions after a change, and what expires by it."""
+
+    properties: Mapping[str, str]
+    partitions: Partitions
+    expiring: Expiring | None
 
 
 class TopicChanges:
@@ -96,23 +146,71 @@ class TopicChanges:
         numbers. Raises: TopicNotFoundError, InvalidTopicPropertiesError."""
         found = require_topic(self._store, self._state, topic)[0]
         filled = self._filled(properties)
+        await self._update(topic, found, lambda _before: filled, partition_count)
 
+    async def change(
+        self, topic: TopicId, change: PropertyChange, *, is_dry_run: bool
+    ) -> ChangedTopic:
+        """Change the properties that are named, and no others; a dry run changes nothing.
+
+        Raises: TopicNotFoundError, InvalidTopicPropertiesError.
+        """
+        found, record = require_topic(self._store, self._state, topic)
+        fill = partial(self._changed, change)
+        filled = fill(record.properties)
+        expiring = await self._expiring(topic, found, record, ttl_s=int(filled["ttl"]))
+        if not is_dry_run:
+            record = await self._update(topic, found, fill, change.partition_count)
+            return ChangedTopic(record.properties, record.partitions, expiring)
+        partitions = record.partitions
+        if change.partition_count is not None:
+            partitions = partitions.resized(change.partition_count)
+        return ChangedTopic(filled, partitions, expiring)
+
+    async def _update(
+        self, topic: TopicId, found: Topic, fill: Fill, partition_count: int | None
+    ) -> TopicRecord:
         def decide(_batch: WriteBatch) -> dict[Topic, TopicRecord]:
             # Even if the clock was set back, region observers may have removed messages that had
             # expired by then.
             handed_ms = self._state.metadata.handed_ms or None
             expire_ms = self._state.expiry_ms() if self._state.may_delete() else handed_ms
-            record = updated(found.require_decided(), filled, expire_ms=expire_ms)
-            before = record.partitions
+            present = found.require_decided()
+            filled = fill(present.properties)
+            changed = updated(present, filled, expire_ms=expire_ms)
+            before = changed.partitions
             after = before if partition_count is None else before.resized(partition_count)
-            records = {found: replace(record, partitions=after)}
+            records = {found: replace(changed, partitions=after)}
             for log in self._logs(topic, before):
                 changed = updated(log.require_decided(), _of_partition(filled), expire_ms=expire_ms)
                 records[log] = replace(changed, is_retired=log.id.number in after.retired)
             added = after.active[len(before.active) :]
             return records | self._new_partitions(topic, added, filled)
 
-        await self._change(decide)
+        present = found.require_decided()
+        is_shorter = int(fill(present.properties)["ttl"]) < present.ttl_s
+        records = await self._change(decide, makes_room=is_shorter and partition_count is None)
+        return records[found]
+
+    async def _expiring(
+        self, topic: TopicId, found: Topic, record: TopicRecord, *, ttl_s: int
+    ) -> Expiring | None:
+        if ttl_s >= record.ttl_s:
+            return None
+        now_ms = self._state.expiry_ms()
+        ranges, kept_from_ms = [], 0
+        for log in (found, *self._logs(topic, record.partitions)):
+            rule = log.rule_of(log.require_durable())
+            first = max(rule.log_start, rule.live_from(now_ms=now_ms))
+            kept_from = replace(rule, ttl_s=ttl_s, pending=None).live_from(now_ms=now_ms)
+            prefix = log.prefix(rule.generation)
+            if first < kept_from:
+                ranges.append((message_key(prefix, first), message_key(prefix, kept_from)))
+                kept_from_ms = max(kept_from_ms, kept_from.timestamp_ms)
+        count, oldest_ms = await self._store.read(partial(_count_messages, ranges=ranges))
+        if oldest_ms is None:
+            return None
+        return Expiring(count, count >= EXPIRING_ROWS_MAX, oldest_ms, kept_from_ms)
 
     async def delete(self, topic: TopicId) -> None:
         """Raises: TopicNotFoundError."""
@@ -127,7 +225,7 @@ class TopicChanges:
                 for each, changed in self._deleted(log, record, batch).items()
             }
 
-        await self._change(decide)
+        await self._change(decide, makes_room=True)
 
     async def delete_emptied(self) -> None:
         """Delete the retired partitions whose messages are gone. Raises: UnavailableError (its
@@ -141,14 +239,8 @@ class TopicChanges:
         for log, generation in retired:
             # In the order in which messages move: one that has left a range is in a later one.
             starts = [table + log.prefix(generation) for table in (DELAYED, MESSAGES)]
-            delayed_log = self._state.topics.maybe_find(log.id.delayed_log)
-            if delayed_log is not None and delayed_log.damage is not None:
-                continue  # its generation is unknown, so it may have messages
-            if delayed_log is not None and delayed_log.durable is not None:
-                log_prefix = delayed_log.prefix(abs(delayed_log.durable.generation))
-                starts.insert(0, MESSAGES + log_prefix)
             if await self._store.read(partial(_are_empty, starts=starts)):
-                await self._change(partial(self._without, log, generation))
+                await self._change(partial(self._without, log, generation), makes_room=True)
 
     async def truncate(self, topic: TopicId, before: MessageId | int) -> MessageId | None:
         """Raise the log start to an id or a publish time, for all readers and for ever; returns the
@@ -157,30 +249,30 @@ class TopicChanges:
         A doubtful clock does not prevent it: the caller named the start, and all later ids are
         behind it.
 
-        Raises: TopicNotFoundError, TopicHeldError. StorageUnavailableError: it may be done.
+        Raises: TopicNotFoundError, TopicHeldError. StorageOutcomeUnknownError: it may be done.
         """
         found = require_topic(self._store, self._state, topic)[0]
-        asked = start_number(before, inclusive=True)
 
         def decide(batch: WriteBatch) -> dict[Topic, TopicRecord]:
-            end = past_group(batch.last).to_int() + 1
-            log_start = MessageId.from_int(min(asked, end))
+            log_start = min(first_id(before), MessageId(*offset_after(batch.last)))
             now_ms = self._state.expiry_ms()
             logs = [found]
             if topic.number is None:
                 logs += self._logs(topic, found.require_decided().partitions)
             return {log: truncated(log.require_decided(), log_start, now_ms=now_ms) for log in logs}
 
-        records = await self._change(decide)
+        records = await self._change(decide, makes_room=True)
         try:
             logs = [topic]
             if len(records) > 1:
                 logs = [topic.partition(log.id.number or 0) for log in records]
             earliest = [await self._offsets.earliest(each) for each in logs]
             return min((each for each in earliest if each is not None), default=None)
-        except OwnershipMovingError as error:
-            # That error says that nothing was done.
-            raise StorageUnavailableError(f"the topic is truncated, but {error.detail}") from None
+        except (OwnershipMovingError, StorageUnavailableError) as error:
+            # These errors say that nothing was done.
+            raise StorageOutcomeUnknownError(
+                f"the topic is truncated, but {error.detail}"
+            ) from None
 
     def get(self, topic: TopicId) -> TopicRecord:
         """Raises: TopicNotFoundError."""
@@ -209,6 +301,13 @@ class TopicChanges:
             if topic.messages_published and not topic.id.belongs_to_topic:
                 yield topic.id, topic.messages_published, topic.bytes_published
 
+    def _changed(self, change: PropertyChange, before: Mapping[str, str]) -> dict[str, str]:
+        after = {name: text for name, text in before.items() if name not in change.removed}
+        after |= change.given
+        _require_size(after)
+        names_ttl = "ttl" in change.given or "ttl" in change.removed
+        return self._filled(after) if names_ttl else after
+
     def _filled(self, properties: Mapping[str, str]) -> dict[str, str]:
         filled = {"ttl": str(self._settings.default_ttl), **properties}
         if int(filled["ttl"]) > self._settings.max_ttl:
@@ -226,8 +325,8 @@ class TopicChanges:
     def _without(
         self, log: Topic, generation: int, batch: WriteBatch
     ) -> Mapping[Topic, TopicRecord]:
-        """The records without a retired partition; none if it was deleted meanwhile, or if the row
-        of the topic is damaged."""
+        """The records of a topic without a retired partition; none if the topic was deleted
+        meanwhile, or if its row is damaged."""
         base = self._state.topics.find(log.id.base)
         of_base, record = base.decided, log.decided
         if of_base is None or record is None or record.generation != generation:
@@ -242,6 +341,7 @@ class TopicChanges:
     ) -> dict[Topic, TopicRecord]:
         """The records of a deleted partition and of the logs that belong to it."""
         changed = {log: _without_names(log, record, batch)}
+        self._state.producers.delete(log.prefix(record.generation), batch)
         for each in self._state.topics.unit(log.id.unit):
             is_alive = each.decided is not None and each.decided.generation > 0
             if each.id.belongs_to_topic and each.id.home == log.id and is_alive:
@@ -262,7 +362,9 @@ class TopicChanges:
             records[log] = created(before, log.id, _of_partition(properties))
         return records
 
-    async def _change(self, decide: Decide) -> Mapping[Topic, TopicRecord]:
+    async def _change(
+        self, decide: Decide, *, makes_room: bool = False
+    ) -> Mapping[Topic, TopicRecord]:
         """Write the records on which `decide` decides, as one batch."""
 
         def build(batch: WriteBatch) -> Mapping[Topic, TopicRecord]:
@@ -272,6 +374,8 @@ class TopicChanges:
                 batch.touch(topic)
             return records
 
+        if makes_room:
+            return await self._committer.submit_making_room(build)
         return await self._committer.submit(Write(build))
 
 
@@ -319,6 +423,32 @@ def _are_empty(store: Store, *, starts: Sequence[bytes]) -> bool:
     return True
 
 
+def _count_messages(
+    store: Store, *, ranges: Sequence[tuple[bytes, bytes]]
+) -> tuple[int, int | None]:
+    """How many messages there are, up to a number of rows, and the publish time in ms of the first
+    of them; those that were rolled back are none. Blocks."""
+    count, row_count_seen, oldest_ms = 0, 0, None
+    for start, stop in ranges:
+        with closing(store.records(start, stop)) as records:
+            for key, value in records:
+                found = 1
+                if is_packed(value):
+                    found = row_count(value)
+                else:
+                    with suppress(DamagedRowError):
+                        row = MessageRow.from_bytes(key, value)
+                        is_message = row.tx_pointer is None or row.tx_pointer > 0
+                        found = is_message * (1 if row.reference is None else row.reference.count)
+                if found and (oldest_ms is None or offset_in(key).timestamp_ms < oldest_ms):
+                    oldest_ms = offset_in(key).timestamp_ms
+                count += found
+                row_count_seen += row_count(value)
+                if row_count_seen >= EXPIRING_ROWS_MAX:
+                    return count, oldest_ms
+    return count, oldest_ms
+
+
 def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> TopicRecord:
     """The record with its log start raised to this id by a truncation.
 
@@ -339,19 +469,33 @@ def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> Topi
 
 def routes(changes: TopicChanges) -> list[Route]:
     """The HTTP routes of topics."""
-    handlers = _Routes(changes)
+    handlers = _TopicRoutes(changes)
     return [
-        Route("POST", f"{TOPIC_PATH}/truncate", handlers.truncate),
-        Route("PUT", f"{TOPIC_PATH}/properties", handlers.update),
-        Route("PUT", TOPIC_PATH, handlers.create),
-        Route("GET", TOPIC_PATH, handlers.get),
-        Route("DELETE", TOPIC_PATH, handlers.delete),
-        Route("GET", "/v1/namespaces", handlers.namespaces),
-        Route("GET", "/v1/namespaces/{ns}/topics", handlers.list),
+        Route(operations.TRUNCATE_TOPIC, handlers.truncate),
+        Route(operations.UPDATE_TOPIC, handlers.update),
+        Route(operations.CHANGE_TOPIC, handlers.change),
+        Route(operations.CREATE_TOPIC, handlers.create),
+        Route(operations.GET_TOPIC, handlers.get),
+        Route(operations.DELETE_TOPIC, handlers.delete),
+        Route(operations.LIST_NAMESPACES, handlers.namespaces),
+        Route(operations.LIST_TOPICS, handlers.list),
     ]
 
 
-class _Routes:
+def topic_body(topic: TopicId, record: TopicRecord) -> dict[str, object]:
+    """The JSON of a topic or partition."""
+    body: dict[str, object] = {
+        "name": topic.name,
+        "properties": dict(record.properties),
+        "generation": record.generation,
+    }
+    if topic.number is None:
+        body["partitions"] = record.partitions.active
+        body["retired"] = record.partitions.retired
+    return body
+
+
+class _TopicRoutes:
     def __init__(self, changes: TopicChanges) -> None:
         self._changes = changes
 
@@ -374,32 +518,36 @@ class _Routes:
         await self._changes.update(topic, properties, partition_count=count)
         return EMPTY_REPLY
 
+    async def change(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters={"dryRun"})
+        _require_whole(topic)
+        value = _properties_value(request)
+        removed = [name for name, given in value.items() if given is None]
+        if kept := sorted({"generation", "partitions"} & set(removed)):
+            raise InvalidTopicPropertiesError(f"{kept[0]} can't be removed; leave it out")
+        given, count = parse_properties({k: v for k, v in value.items() if v is not None})
+        changed = await self._changes.change(
+            topic,
+            PropertyChange(given, removed, count),
+            is_dry_run=boolean(dict(request.query).get("dryRun", "false"), what="dryRun"),
+        )
+        return json_reply(
+            {
+                "properties": changed.properties,
+                "partitions": changed.partitions.active,
+                "retired": changed.partitions.retired,
+                "expires": _expiring_body(changed.expiring),
+            }
+        )
+
     def _named_properties(self, request: Request) -> tuple[TopicId, Mapping[str, str], int | None]:
         topic = topic_of(request)
         _require_whole(topic)
-        require_json(request.content_type, request.body)
-        if not request.body:
-            return topic, {}, None
-        try:
-            value = parse_json(request.body)
-        except BadRequestError as error:
-            raise InvalidTopicPropertiesError(error.detail) from None
-        if isinstance(value, dict):
-            value = {**value, **numbers_as_written(request.body)}
-        return topic, *parse_properties(value)
+        return topic, *parse_properties(_properties_value(request))
 
     async def get(self, request: Request) -> Reply:
         topic = topic_of(request)
-        record = self._changes.get(topic)
-        form: dict[str, object] = {
-            "name": topic.name,
-            "properties": dict(record.properties),
-            "generation": record.generation,
-        }
-        if topic.number is None:
-            form["partitions"] = record.partitions.active
-            form["retired"] = record.partitions.retired
-        return json_reply(form)
+        return json_reply(topic_body(topic, self._changes.get(topic)))
 
     async def delete(self, request: Request) -> Reply:
         topic = topic_of(request)
@@ -419,6 +567,32 @@ class _Routes:
         offset = id_or_time_from(body.get("before"), what="before")
         earliest = await self._changes.truncate(topic, offset)
         return json_reply({"earliest": earliest and earliest.hex()})
+
+
+def _properties_value(request: Request) -> Mapping[str, object]:
+    require_json(request.content_type, request.body)
+    if not request.body:
+        return {}
+    try:
+        value = parse_json(request.body)
+    except BadRequestError as error:
+        raise InvalidTopicPropertiesError(error.detail) from None
+    if not isinstance(value, dict):
+        raise InvalidTopicPropertiesError(
+            f"topic properties are a JSON object of strings or numbers, not {shown(value)}"
+        )
+    return {**value, **numbers_as_written(request.body)}
+
+
+def _expiring_body(expiring: Expiring | None) -> Mapping[str, object] | None:
+    if expiring is None:
+        return None
+    return {
+        "messages": expiring.count,
+        "isLowerBound": expiring.is_lower_bound,
+        "oldest": expiring.oldest_ms,
+        "keptFrom": expiring.kept_from_ms,
+    }
 
 
 def _require_whole(topic: TopicId) -> None:
@@ -442,10 +616,7 @@ def parse_properties(value: object) -> tuple[dict[str, str], int | None]:
             f"topic properties are a JSON object of strings or numbers, not {shown(value)}"
         )
     properties = {str(name): _property_text(name, given) for name, given in value.items()}
-    if sum(len(name) + len(text) for name, text in properties.items()) > PROPERTIES_BYTES_MAX:
-        raise InvalidTopicPropertiesError(
-            f"topic properties are longer than {PROPERTIES_BYTES_MAX} characters in all"
-        )
+    _require_size(properties)
     if "generation" in properties:
         raise InvalidTopicPropertiesError(
             "generation is counted by the server and can't be set; leave it out"
@@ -456,6 +627,13 @@ def parse_properties(value: object) -> tuple[dict[str, str], int | None]:
     if count is None:
         return properties, None
     return properties, _whole(count, PARTITIONS_COUNT_MAX, what="partitions is a whole number")
+
+
+def _require_size(properties: Mapping[str, str]) -> None:
+    if sum(len(name) + len(text) for name, text in properties.items()) > PROPERTIES_BYTES_MAX:
+        raise InvalidTopicPropertiesError(
+            f"topic properties are longer than {PROPERTIES_BYTES_MAX} characters in all"
+        )
 
 
 def _property_text(name: object, given: object) -> str:

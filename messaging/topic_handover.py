@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Collection
 from functools import partial
 
-from messaging.storage.engine import SharedStore, Store
-from messaging.storage.loading import LoadedTopics, load_topics
-from messaging.storage.store_state import OpenStore, StoreState
-from messaging.topics import Topic, TopicRecord
-from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
+from messaging.engines.engine import SharedStore
+from messaging.engines.store import Store
+from messaging.log.loading import LoadedTopics, load_topics
+from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.topics import Topic, TopicRecord
+from messaging.write.group_commit import GroupCommitter, Write
+from messaging.write.write_batch import WriteBatch
 from tuff.protocol.ids import Floor, TopicId
 
 
@@ -46,7 +48,7 @@ class TopicHandover:
         Raises: UnavailableError (its kinds): it is still served. TopicNotFoundError, and
         OwnershipMovingError: it is not served here.
         """
-        # Its partitions and the logs of delayed messages go with it: one batch writes several.
+        # Its partitions and the logs of its share groups go with it: one batch writes several.
         self._state.topics.find(topic)
         parts = self._state.topics.unit(topic)
         _set_released(parts, is_released=True)
@@ -100,15 +102,15 @@ class TopicHandover:
         """Write a batch; whether it contains nothing of the topic, and none after it will."""
         index = self._state.index
 
-        def is_settled() -> bool:
+        def is_ended() -> bool:
             parts = self._state.topics.unit(topic)
-            return not any(index.is_settling(each.id) for each in parts)
+            return not any(index.is_ending(each.id) for each in parts)
 
         def build(batch: WriteBatch) -> bool:
             batch.force()
-            return is_settled()
+            return is_ended()
 
-        return await self._committer.submit(Write(build, internal=True)) and is_settled()
+        return await self._committer.submit(Write(build, internal=True)) and is_ended()
 
     def _add(self, loaded: LoadedTopics, floor: Floor, batch: WriteBatch) -> None:
         self._state.raise_longest_transaction(floor.longest_transaction_ms)
@@ -120,7 +122,7 @@ class TopicHandover:
                 # As in a load of the whole store: no message may have an id before the log start.
                 sequencer.raise_above(record.log_start.offset)
         batch.force()
-        batch.on_durable(partial(self._state.add_topics, loaded))
+        batch.loaded.append(loaded)
 
 
 def _set_released(topics: Collection[Topic], *, is_released: bool) -> None:
@@ -129,5 +131,5 @@ def _set_released(topics: Collection[Topic], *, is_released: bool) -> None:
 
 
 def _shared(store: Store) -> SharedStore:
-    assert isinstance(store, SharedStore), "only the tables of a cluster are shared"
-    return store
+    assert isinstance(store.engine, SharedStore), "only the tables of a cluster are shared"
+    return store.engine

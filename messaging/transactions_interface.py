@@ -8,7 +8,7 @@ otherwise, they raise `TransactionsUnavailableError` while the transaction servi
 
 from typing import Protocol
 
-from tuff.protocol.exchange import Caller
+from kernel.exchange import Caller
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
@@ -38,7 +38,7 @@ class TransactionView(Protocol):
         self, pointer: int, topic: TopicId, caller: Caller | None = None, /
     ) -> WritePermit:
         """Let one write of this caller to this topic, under this pointer (a transaction id or a
-        checkpoint pointer), pass the gate. Raises: ForbiddenError: the transaction belongs to
+        checkpoint pointer), pass. Raises: ForbiddenError: the transaction belongs to
         another principal; TransactionNotInProgressError (its kinds),
         TransactionConflictError when the transaction was refused for a conflict before,
         TransactionUnknownError."""
@@ -46,8 +46,9 @@ class TransactionView(Protocol):
     async def enter_rollback(
         self, pointer: int, topic: TopicId, caller: Caller | None = None, /
     ) -> WritePermit | None:
-        """As `enter`, for a rollback: also while the transaction is invalid. None for an aborted
-        transaction, whose rows are marked, and for an unknown pointer: nothing to do.
+        """A permit for a rollback, which is also given while the transaction is invalid. None for
+        an aborted transaction, whose rows are rolled back, and for an unknown pointer: nothing to
+        do.
         Raises: ForbiddenError; TransactionCommittedError: it has committed;
         TransactionsUnavailableError: an ending is under way, which may be a commit."""
 
@@ -57,7 +58,7 @@ class TransactionView(Protocol):
     async def snapshot_of(self, pointer: int) -> Transaction:
         """The snapshot of a transaction that is in progress. Raises as `enter`."""
 
-    def holder(self, pointer: int) -> int | None:
+    def open_transaction_id(self, pointer: int) -> int | None:
         """The id of the transaction that wrote under this pointer, while it is in progress; None
         once it ended, for an unknown pointer, and while the service is down. Never raises."""
 

@@ -57,7 +57,7 @@ class Entry:
         """The entry with these bytes, which are stored under the key.
 
         Raises:
-            DamagedEntryError: they are no entry, or a newer version of Tuff wrote them.
+            DamagedEntryError: they are not an entry, or a newer version of Tuff wrote them.
         """
         if data and data[0] != _FORMAT:
             raise _newer(key, f"it has the format {data[0]}")
@@ -180,7 +180,7 @@ def _next_version(found: Entry | None) -> int:
 
 
 def _damaged(key: Key, reason: str) -> DamagedEntryError:
-    return DamagedEntryError(f"the stored bytes of {encode_key(key)} are no entry: {reason}")
+    return DamagedEntryError(f"the stored bytes of {encode_key(key)} are not an entry: {reason}")
 
 
 def _newer(key: Key, reason: str) -> DamagedEntryError:

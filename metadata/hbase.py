@@ -58,7 +58,7 @@ from metadata.store import (
     SessionLostError,
     Versioned,
 )
-from tuff.hbase_gateway import Addresses, Gateways
+from tuff_storage.hbase_gateway import Addresses, Gateways
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class HBaseMetadataStore:
     ) -> int:
         require_value(value)
         if session is not None:
-            encode_key(key)  # refuses what is no key, before the session
+            encode_key(key)  # refuses what is not a key, before the session
             self._require_live(session)
 
         def entry(found: Entry | None, *, is_live: bool) -> Entry:
@@ -201,7 +201,8 @@ class HBaseMetadataStore:
         return session
 
     def close(self) -> None:
-        """As the interface says. A session whose end can't be written ends after its timeout."""
+        """Close the store and its sessions. If the end of a session can't be written, it ends after
+        its timeout."""
         self._is_closing.set()
         with self._lock:
             sessions, opened = list(self._sessions), list(self._opened)

@@ -28,10 +28,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event, Lock
 
+from kernel.log_events import event
 from metadata.entry import NONCE_BYTES, Entry, next_tombstone
 from metadata.hbase_table import PAUSE_S_MIN, SESSIONS, MetadataTable, session_row
 from metadata.store import DamagedEntryError, Expected, Key, MetadataUnavailableError
-from tuff.log_events import event
 
 log = logging.getLogger(__name__)
 
@@ -130,9 +130,9 @@ class SilentSessions:
         """The sessions whose version has been the same for their whole timeout, given all sessions
         that were found by a read between these two times of the observer's clock.
 
-        Between the answer in which a version was found first, and the question to which it was the
-        answer again, the holder has sent no heartbeat that arrived. If this observer read nothing
-        for the whole timeout, perhaps no server reached the table, and the time does not count.
+        If two reads return the same version, no heartbeat of the holder arrived from the reply of
+        the first read until the request of the second one. If this observer read nothing for the
+        whole timeout, perhaps no server reached the table, and the time does not count.
         """
         away_s, self._answered_s = asked_s - self._answered_s, answered_s
         seen: dict[str, tuple[int, float]] = {}

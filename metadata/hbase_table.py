@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 from metadata.entry import Entry
 from metadata.keys import decode_key, encode_key, range_below
 from metadata.store import DamagedEntryError, Key, MetadataUnavailableError
-from tuff.disk.locks import StoreError
-from tuff.hbase_gateway import (
+from tuff_storage.disk.locks import StoreError
+from tuff_storage.hbase_gateway import (
     Addresses,
     AlreadyExists,
     ClosedError,
@@ -124,7 +124,7 @@ class MetadataTable:
             lambda client: client.getColumnDescriptors(self._table)
         ):
             raise MetadataUnavailableError(
-                f"the HBase table {self._name} has no family d, so it is none of Tuff's"
+                f"the HBase table {self._name} has no family d, so Tuff did not create it"
             )
 
     def create(self) -> None:
@@ -286,7 +286,7 @@ class _OverwrittenError(Exception):
 
 
 def entry_row(key: Key) -> bytes:
-    """Raises: ValueError: it is no key."""
+    """Raises: ValueError: it is not a key."""
     return ENTRIES + encode_key(key).encode()
 
 
@@ -301,7 +301,7 @@ def rows_below(prefix: Key) -> tuple[bytes, bytes]:
 
 
 def key_of(row: bytes) -> Key:
-    """Raises: DamagedEntryError: it is no row of an entry."""
+    """Raises: DamagedEntryError: it is not the row of an entry."""
     try:
         return decode_key(row.removeprefix(ENTRIES).decode())
     except ValueError as error:

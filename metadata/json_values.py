@@ -89,11 +89,11 @@ def encoded(members: Mapping[str, object], *, format_number: int) -> bytes:
 def decoded(
     key: Key, data: bytes, made: Callable[[Fields], T], *, format_number: int, what: str
 ) -> T:
-    """What `made` makes of the members in the stored bytes. `made` raises ValueError for
-    members that make no sense; `what` names the kind of value, as in "owner record".
+    """The value that `made` returns for the members in the stored bytes. `made` raises ValueError
+    for members that are out of range; `what` names the kind of value, as in "owner record".
 
     Raises:
-        DamagedEntryError: the bytes are no such value; the message has the key.
+        DamagedEntryError: the bytes are not such a value; the message has the key.
     """
     try:
         fields = Fields(json.loads(data))

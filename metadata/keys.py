@@ -40,7 +40,7 @@ def decode_key(encoded: str) -> Key:
     except ValueError:
         is_encoded, key = False, ()
     if not is_encoded:
-        raise ValueError(f"{encoded!r} is no encoded key")
+        raise ValueError(f"{encoded!r} is not an encoded key")
     return key
 
 

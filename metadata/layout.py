@@ -10,9 +10,9 @@ and none joins with the message tables of another cluster.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from metadata import members, subscriptions, topic_ownership, topic_persistence
+from metadata import members, topic_owners, topic_persistence
 from metadata.json_values import Fields, decoded, encoded, read_value
 from metadata.store import (
     DamagedEntryError,
@@ -29,10 +29,9 @@ KEY: Key = ("layout",)
 
 # The managers of this version of the software, by the kind of their keys.
 MANAGERS: Mapping[str, int] = {
-    topic_ownership.KIND: topic_ownership.FORMAT,
-    topic_ownership.RELEASED_KIND: topic_ownership.FORMAT,
+    topic_owners.KIND: topic_owners.FORMAT,
+    topic_owners.RELEASED_KIND: topic_owners.FORMAT,
     topic_persistence.KIND: topic_persistence.FORMAT,
-    subscriptions.KIND: subscriptions.FORMAT,
     "servers": members.FORMAT,
 }
 
@@ -89,7 +88,7 @@ def join_layout(store: MetadataStore, proposed: Layout) -> Layout:
 def _created(store: MetadataStore, wanted: Layout) -> Layout:
     """The wanted layout, or that of another server that was faster."""
     try:
-        store.put(KEY, _encoded(wanted), Expected.NEW)
+        store.put(KEY, encoded(asdict(wanted), format_number=FORMAT), Expected.NEW)
     except EntryExistsError:
         found = read_layout(store)
         if found is None:
@@ -117,17 +116,6 @@ def _differences(found: Layout, wanted: Layout) -> Iterator[str]:
 
 def _format(number: int | None) -> str:
     return "no format" if number is None else f"format {number}"
-
-
-def _encoded(layout: Layout) -> bytes:
-    return encoded(
-        {
-            "cluster_id": layout.cluster_id,
-            "managers": dict(layout.managers),
-            "messages": layout.messages,
-        },
-        format_number=FORMAT,
-    )
 
 
 def _decoded(key: Key, data: bytes) -> Layout:

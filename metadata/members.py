@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ from metadata.store import (
     Session,
     SessionLostError,
 )
-from metadata.topic_ownership import floor_members, floor_of
+from metadata.topic_owners import floor_members, floor_of
 from tuff.protocol.ids import Floor
 
 T = TypeVar("T")
@@ -113,9 +113,9 @@ class Members:
         except EntryExistsError:
             self._require_unused_id()
             raise DuplicateServerError(_duplicate(self._server_id, "another server")) from None
-        # The entry comes first: a new leader fences every incarnation that was counted and is not
-        # a member. The counter decides whose the incarnation is, should two sessions have had the
-        # entry one after the other.
+        # The entry is written before the counter, since a new leader fences every incarnation that
+        # was counted and has no entry. If two sessions had the entry one after the other, the write
+        # of the counter decides which of them has the incarnation.
         counted = _incarnation_bytes(info.incarnation)
         try:
             expected = Expected.NEW if last is None else last.version
@@ -256,19 +256,7 @@ def _too_many_changes(key: Key) -> MetadataUnavailableError:
 
 
 def _server_bytes(info: ServerInfo) -> bytes:
-    return encoded(
-        {
-            "server_id": info.server_id,
-            "address": info.address,
-            "incarnation": info.incarnation,
-            "started_ms": info.started_ms,
-            "topics": info.topics,
-            "is_draining": info.is_draining,
-            "reaches_hbase": info.reaches_hbase,
-            "reaches_directory": info.reaches_directory,
-        },
-        format_number=FORMAT,
-    )
+    return encoded(asdict(info), format_number=FORMAT)
 
 
 def _server(key: Key, data: bytes) -> ServerInfo:
@@ -290,7 +278,7 @@ def _server(key: Key, data: bytes) -> ServerInfo:
 def _time_ms(fields: Fields, name: str) -> int:
     found = fields.integer(name)
     if not 0 <= found < TIME_LIMIT_MS:
-        raise ValueError(f"{name} is {found}, which is no time")
+        raise ValueError(f"{name} is {found}, which is not a time")
     return found
 
 

@@ -1,9 +1,9 @@
 """The interface of a metadata store: a map from keys to versioned values, with compare-and-set,
 prefix scans, watches, and sessions with ephemeral entries (decision 0042).
 
-All methods block, and any thread may call them. Three stores have this interface: LevelDB
-(metadata/leveldb.py) for one process, ZooKeeper (metadata/zookeeper.py), and HBase
-(metadata/hbase.py). All pass one conformance suite.
+All methods block, and any thread may call them. Two stores have this interface: ZooKeeper
+(metadata/zookeeper.py) and HBase (metadata/hbase.py). Both pass one conformance suite, and so does
+the store in memory with which the tests of managers and clusters run.
 
 Versions. Each write of an entry gives it a higher version than it ever had before, also after it
 was deleted. So a version that was read once is never the version of another value, and it can serve
@@ -78,7 +78,7 @@ class MetadataUnavailableError(MetadataError):
 
 
 class DamagedEntryError(MetadataError):
-    """The stored bytes are no entry of this version of the software."""
+    """The stored bytes are not an entry of this version of the software."""
 
 
 class Session(Protocol):

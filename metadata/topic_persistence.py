@@ -75,7 +75,7 @@ class PersistenceInfo:
                 0 <= each.start.timestamp_ms < TIMESTAMP_LIMIT
                 and 0 <= each.start.seq_id < SEQ_ID_LIMIT
             ):
-                raise ValueError(f"{tuple(each.start)} is no offset")
+                raise ValueError(f"{tuple(each.start)} is not an offset")
         for older, newer in pairwise(self.ranges):
             if newer.epoch <= older.epoch:
                 raise ValueError(f"the epoch {newer.epoch} follows the epoch {older.epoch}")
@@ -91,7 +91,7 @@ class PersistenceInfo:
 
         Raises:
             StaleClaimError: another server has claimed the topic later.
-            ValueError: the start is below that of the newest range, or is no offset.
+            ValueError: the start is below that of the newest range, or is not an offset.
         """
         if claimed in self.ranges[-1:]:
             return self
@@ -139,20 +139,6 @@ class TopicPersistenceManager:
                 f"the topic {topic} has no persistence record"
             ) from None
 
-    def delete_topic_persistence_info(self, topic: TopicId, version: Condition) -> None:
-        """Remove the record if the condition holds.
-
-        Raises:
-            NoTopicPersistenceInfoError: there is no record, whatever the condition.
-            BadVersionError: it has another version, or the condition is NEW.
-        """
-        try:
-            self._store.delete(topic_key(KIND, topic), version)
-        except NoEntryError:
-            raise NoTopicPersistenceInfoError(
-                f"the topic {topic} has no persistence record"
-            ) from None
-
     def scan(self) -> Iterator[tuple[TopicId, Versioned[PersistenceInfo]]]:
         """The records of all topics, also of deleted ones. It is no snapshot. Raises:
         DamagedEntryError."""
@@ -161,7 +147,7 @@ class TopicPersistenceManager:
     def scan_namespace(
         self, namespace: str
     ) -> Iterator[tuple[TopicId, Versioned[PersistenceInfo]]]:
-        """As `scan`, for the topics of a namespace."""
+        """The records of the topics of a namespace; see `scan`."""
         return self._scan((KIND, namespace))
 
     def topic_names(self, namespace: str) -> list[str]:

@@ -137,7 +137,7 @@ class ZooKeeperStore:
         return self._watches.add(self._znodes.create_changes(prefix), prefix, changed)
 
     def open_session(self, *, timeout_s: float, lost: Callable[[], None]) -> ZooKeeperSession:
-        """As `MetadataStore.open_session`.
+        """Open a session; see `MetadataStore.open_session`.
 
         Raises: MetadataError: also for a timeout that this ZooKeeper does not grant.
         """

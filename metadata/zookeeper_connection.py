@@ -185,7 +185,7 @@ def split_hosts(hosts: str) -> tuple[str, str]:
         collect_hosts(addresses)
     except ValueError:
         raise ValueError(
-            f"{hosts!r} are no addresses of ZooKeeper: they have the form HOST:PORT,HOST:PORT/PATH"
+            f"{hosts!r} are not addresses of ZooKeeper: they have the form HOST:PORT,HOST:PORT/PATH"
         ) from None
     return addresses, slash + path
 

@@ -22,6 +22,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Close, Connect
 
+from kernel.log_events import event
 from metadata.store import MetadataError, MetadataUnavailableError
 from metadata.zookeeper_connection import (
     HANDSHAKE_S_MAX,
@@ -30,7 +31,6 @@ from metadata.zookeeper_connection import (
     ask,
     unreachable,
 )
-from tuff.log_events import event
 
 REQUESTS_PER_TIMEOUT = 8  # a lost connection leaves time for several after it was made again
 STEP_S_MAX = 1.0  # seconds between looks whether the holder has closed it, while there is no answer

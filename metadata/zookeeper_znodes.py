@@ -235,6 +235,6 @@ def _require_root(root: str) -> None:
         ):
             return
     raise ValueError(
-        f"{root!r} is no root for a store in ZooKeeper: it must be a path like /tuff, of letters, "
-        "digits and the characters - . _ ~, and not below /zookeeper"
+        f"{root!r} is not a root for a store in ZooKeeper: it must be a path like /tuff, of "
+        "letters, digits and the characters - . _ ~, and not below /zookeeper"
     )

@@ -1,4 +1,4 @@
-"""Spark jobs over topics: archive, compact, replay, audit, retry, lag (docs/pipelines.md).
+"""Spark jobs over topics: archive, compact, replay, audit, lag (docs/pipelines.md).
 
 Jobs transform rows only with expressions of Spark SQL, so executors do not need this package.
 """

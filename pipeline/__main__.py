@@ -6,7 +6,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pipeline.command import main
+from tuff.extras import Extra, MissingExtraError
 
 if __name__ == "__main__":
-    main()
+    try:
+        with Extra("tuff-pipeline", "spark"):
+            from pipeline.command import main
+
+            main()
+    except MissingExtraError as missing:
+        sys.exit(f"tuff-pipeline: {missing}")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kernel.archive_manifest import Archive, ArchiveError, Entry, Hour, files_in, watermark_ms
 from pipeline.frames import (
     archived,
     check,
@@ -43,11 +44,10 @@ from pipeline.job import (
     root_option,
     topic_argument,
 )
-from tuff.archive_manifest import Archive, ArchiveError, Hour, Row, files_in, watermark_ms
 from tuff.blocking.client import Client
-from tuff.cli.output import moment
 from tuff.protocol.errors import HoldNotFoundError
 from tuff.protocol.ids import MessageId, TopicId
+from tuff_cli.output import moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +76,7 @@ def archive_topic(
     archive: Archive,
     topic: TopicId,
     options: Mapping[str, str],
-) -> list[Row]:
+) -> list[Entry]:
     """Archive every closed hour that is not in the manifest; returns the new rows.
 
     Meanwhile a retention hold keeps messages that are not archived from expiring. After an error
@@ -86,19 +86,19 @@ def archive_topic(
         ArchiveError: the files differ from the messages that were read.
         TopicNotFoundError: the topic does not exist.
     """
-    hold = client.topics.hold(topic, HOLD_NAME, 0, max_age=HOLD_MAX_AGE_S)
+    hold = client.holds.set(topic, HOLD_NAME, 0, max_age=HOLD_MAX_AGE_S)
     record_missing_checksums(spark, archive, topic)
     # A topic that was created again has no messages in hours that were closed before.
-    known = {row.hour for row in archive.rows(topic)}
+    known = {row.hour for row in archive.entries(topic)}
     new = []
     for closed in closed_hours(client, topic, known=known):
         kept_from_ms = hold.first.publish_timestamp_ms
         row = archive_hour(spark, archive, topic, closed, options, kept_from_ms=kept_from_ms)
         new.append(row)
         report_hour(row)
-        client.topics.hold(topic, HOLD_NAME, closed.hour.stop_ms, max_age=HOLD_MAX_AGE_S)
+        client.holds.set(topic, HOLD_NAME, closed.hour.stop_ms, max_age=HOLD_MAX_AGE_S)
     with suppress(HoldNotFoundError):
-        client.topics.release(topic, HOLD_NAME)
+        client.holds.delete(topic, HOLD_NAME)
     return new
 
 
@@ -142,14 +142,14 @@ def archive_hour(
     options: Mapping[str, str],
     *,
     kept_from_ms: int,
-) -> Row:
-    """Archive one hour; replaces files at its path. `kept_from_ms`: as in `Row`.
+) -> Entry:
+    """Archive one hour; replaces files at its path. `kept_from_ms`: as in `Entry`.
 
     Raises: ArchiveError.
     """
     hour, what = closed.hour, f"hour {closed.hour} of {topic}"
     source = messages_of(spark, topic, options, start_ms=hour.start_ms, stop_ms=hour.stop_ms)
-    row = Row(
+    row = Entry(
         hour=hour,
         generation=closed.generation,
         after_ms=closed.after_ms,
@@ -171,7 +171,7 @@ def record_missing_checksums(spark: "SparkSession", archive: Archive, topic: Top
 
     Raises: ArchiveError: a file differs from its row.
     """
-    for row in archive.rows(topic):
+    for row in archive.entries(topic):
         if not row.files:
             found = files_in(archive.root / row.path)
             check(archived(spark, archive, row), row, what=f"hour {row.hour} of {topic}")
@@ -195,7 +195,7 @@ def truncate_archived(
         TopicHeldError: a consumer's hold protects these messages.
     """
     generation = client.topics.get(topic).generation
-    rows = archive.rows(topic)
+    rows = archive.entries(topic)
     lost = sorted({row.path for row in rows if not _has_files(archive.root / row.path)})
     if lost:
         raise ArchiveError(f"{archive.root} has lost {lost[0]}, so nothing is truncated")
@@ -213,7 +213,7 @@ def truncate_archived(
     verify(spark, archive, topic, to_remove, options, start_ms=oldest.publish_timestamp_ms)
     # Before the truncation: from then on no other archive may be mistaken for this one.
     last = MessageId.from_int(MessageId(reached_ms, 0).to_int() - 1)
-    client.topics.set_position(topic, _position_name(archive), last)
+    client.positions.set(topic, _position_name(archive), last)
     client.topics.truncate(topic, reached_ms)
     return reached_ms
 
@@ -222,7 +222,7 @@ def require_same_archive(client: Client, archive: Archive, topic: TopicId) -> No
     """Raises: ArchiveError: a job with another archive has truncated the topic. This happens if a
     volume is not mounted, so that its directory is empty."""
     ours = _position_name(archive)
-    for position in client.topics.positions(topic):
+    for position in client.positions.list(topic):
         if position.name.startswith(POSITION_PREFIX) and position.name != ours:
             raise ArchiveError(
                 f"earlier hours of {topic} are in archive "
@@ -237,7 +237,7 @@ def verify(
     spark: "SparkSession",
     archive: Archive,
     topic: TopicId,
-    rows: Sequence[Row],
+    rows: Sequence[Entry],
     options: Mapping[str, str],
     *,
     start_ms: int,
@@ -305,7 +305,7 @@ def main(settings: Settings, *, topic: TopicId, root: Path, truncate: bool, as_j
 class _Result:
     """What the job has done with one partition. `reached_ms`: as `truncate_archived` returns."""
 
-    rows: Sequence[Row]
+    rows: Sequence[Entry]
     is_truncated: bool
     reached_ms: int | None
 

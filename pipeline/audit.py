@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from pipeline.frames import ATTRIBUTES, in_order, move, sync_files, whole_json
+from kernel.archive_manifest import Archive, Entry, hour_partition
+from pipeline.frames import ATTRIBUTES, IS_TEXT, in_order, move, sync_files, whole_json
 from pipeline.job import (
     Settings,
     create,
@@ -26,14 +27,12 @@ from pipeline.job import (
     sink_of_partition,
     topic_argument,
 )
-from pipeline.retry_dead_letters import dead_letter
-from tuff.archive_manifest import Archive, Row, hour_partition
 from tuff.blocking.client import Client
 from tuff.dead_letters import dead_letter_topic_of
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 NOT_AN_EVENT = "it is not a JSON object with a kind of event"
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -90,6 +89,26 @@ def not_events(events: "DataFrame", topic: TopicId) -> "DataFrame":
     return events.where("kind is null").select("id", value, *ATTRIBUTES)
 
 
+def dead_letter(topic: TopicId, *, reason: str) -> "Column":
+    """The dead letter of a message of `topic`, as binary."""
+    from pyspark.sql.functions import expr, lit, struct, to_json, when
+
+    def form(payload: str) -> "Column":
+        return to_json(
+            struct(
+                lit(str(topic)).alias("topic"),
+                expr("lower(hex(id))").alias("id"),
+                expr("unix_millis(timestamp)").alias("timestamp"),
+                expr(payload).alias("payload"),
+                lit(reason).alias("reason"),
+                lit(1).alias("attempts"),
+            )
+        )
+
+    encoded = form("named_struct('base64', base64(value))")
+    return when(expr(IS_TEXT), form("string(value)")).otherwise(encoded).cast("binary")
+
+
 def audit_topic(
     spark: "SparkSession",
     client: Client,
@@ -100,7 +119,7 @@ def audit_topic(
     options: Mapping[str, str],
     *,
     sink: str,
-) -> list[Row]:
+) -> list[Entry]:
     """Audit the hours of the archive that `sink` has not committed; returns their rows.
 
     Raises: ArchiveError: the files of an hour differ from its row; later hours are not audited.

@@ -7,13 +7,13 @@ from typing import NoReturn
 
 import click
 
-from pipeline import archive, audit, compact, lag, replay_archive, retry_dead_letters
+from pipeline import archive, audit, compact, lag, replay_archive
 from pipeline.frames import failure_of_spark
 from pipeline.job import Settings
-from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
-from tuff.client_errors import ConnectionLostError
+from tuff.errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
 from tuff.tls import TlsFiles
+from tuff_cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 
 EXIT_CODES = """\b
 Exit codes:
@@ -74,7 +74,7 @@ def program(
     context.obj = Settings(url, master, token_file, tls_files)
 
 
-for module in (archive, compact, replay_archive, audit, retry_dead_letters, lag):
+for module in (archive, compact, replay_archive, audit, lag):
     program.add_command(module.main)
 
 

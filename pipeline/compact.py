@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kernel.archive_manifest import Archive, Entry, files_in
 from pipeline.frames import archived, check, move, remove, write_files
 from pipeline.job import Settings, json_option, print_result, report, root_option, topic_argument
-from tuff.archive_manifest import Archive, Row, files_in
 from tuff.protocol.ids import TopicId
 from tuff.protocol.sentences import counted
 
@@ -29,7 +29,7 @@ def compact_topic(spark: "SparkSession", archive: Archive, topic: TopicId) -> li
 
     Raises: ArchiveError: the files of an hour differ from its row; that day is unchanged.
     """
-    rows = archive.rows(topic)
+    rows = archive.entries(topic)
     days = []
     for day, of_day in _days_over(rows):
         path = archive.day_path(topic, day, hour_count=len(of_day))
@@ -43,7 +43,7 @@ def compact_topic(spark: "SparkSession", archive: Archive, topic: TopicId) -> li
 
 
 def compact_day(
-    spark: "SparkSession", archive: Archive, topic: TopicId, rows: Sequence[Row], path: str
+    spark: "SparkSession", archive: Archive, topic: TopicId, rows: Sequence[Entry], path: str
 ) -> None:
     """Merge the hours of these rows, which are of one day, at `path`. Raises: ArchiveError."""
     staging = archive.staging(topic) / f"day={rows[0].hour.day}"
@@ -60,7 +60,7 @@ def compact_day(
     remove_unnamed_files(archive, topic, compacted)
 
 
-def remove_unnamed_files(archive: Archive, topic: TopicId, rows: Sequence[Row]) -> None:
+def remove_unnamed_files(archive: Archive, topic: TopicId, rows: Sequence[Entry]) -> None:
     """Remove files of a day that none of its rows names: a job that died has left them."""
     hour, named = rows[0].hour, {archive.root / row.path for row in rows}
     paths = (archive.hour_path(topic, hour), archive.day_path(topic, hour.day, hour_count=1))
@@ -69,7 +69,7 @@ def remove_unnamed_files(archive: Archive, topic: TopicId, rows: Sequence[Row]) 
         remove([each for each in there if each not in named])
 
 
-def _days_over(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+def _days_over(rows: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
     """The days that get no further hour, with their rows: hours are archived in order."""
     for day, found in groupby(rows, key=lambda row: row.hour.day):
         of_day = list(found)

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernel.archive_manifest import Archive, ArchiveError, Entry, Summary
 from pyspark_tuff.checkpoint_offsets import partition_of
-from tuff.archive_manifest import Archive, ArchiveError, Row, Summary
-from tuff.disk.files import make_directory, sync_directory
 from tuff.protocol.ids import TopicId
 from tuff.protocol.sentences import counted
+from tuff_storage.disk.files import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -90,7 +90,7 @@ def summarize(frame: "DataFrame", *, generation: int, what: str) -> Summary:
     )
 
 
-def check(frame: "DataFrame", row: Row, *, what: str) -> None:
+def check(frame: "DataFrame", row: Entry, *, what: str) -> None:
     """Raises: ArchiveError: these are not the messages that the row describes."""
     with _readable(what):
         found = summarize(frame, generation=row.generation, what=what)
@@ -131,7 +131,7 @@ def messages_of(
     return reader.option("includeAttributes", "true").load().select(*COLUMNS)
 
 
-def archived(spark: "SparkSession", archive: Archive, row: Row) -> "DataFrame":
+def archived(spark: "SparkSession", archive: Archive, row: Entry) -> "DataFrame":
     """The archived messages of one row, unordered. Raises: ArchiveError: unreadable files."""
     with _readable(row.path):
         frame = in_files(spark, archive.root / row.path)

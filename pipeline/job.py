@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kernel.archive_manifest import Archive, Entry
 from pipeline.frames import archived, check
 from tuff.address import DEFAULT_URL
-from tuff.archive_manifest import Archive, Row
 from tuff.blocking.client import Client
-from tuff.cli.options import topic_of
-from tuff.cli.output import print_json
 from tuff.protocol.errors import SinkNotFoundError, TopicExistsError
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX, TopicId
 from tuff.protocol.sentences import counted
 from tuff.tls import TlsFiles
+from tuff_cli.options import topic_of
+from tuff_cli.output import print_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,13 +128,13 @@ def hours_left(
     topic: TopicId,
     *,
     sink: str,
-) -> "Iterator[tuple[Row, DataFrame]]":
+) -> "Iterator[tuple[Entry, DataFrame]]":
     """Each hour that `sink` has not committed, oldest first, with its messages. Reports progress
     when the caller asks for the next hour, and has written the one before.
 
     Raises: ArchiveError: the files of an hour differ from its row; later hours do not follow.
     """
-    rows = _rows_left(client, sink, archive.rows(topic))
+    rows = _rows_left(client, sink, archive.entries(topic))
     for behind, row in zip(reversed(range(len(rows))), rows, strict=True):
         frame = archived(spark, archive, row)
         check(frame, row, what=f"hour {row.hour} of {topic}")
@@ -142,7 +142,7 @@ def hours_left(
         report_hour(row, left_count=behind)
 
 
-def _rows_left(client: Client, sink: str, rows: Sequence[Row]) -> Sequence[Row]:
+def _rows_left(client: Client, sink: str, rows: Sequence[Entry]) -> Sequence[Entry]:
     try:
         found = client.sinks.get(sink)
     except SinkNotFoundError:
@@ -151,12 +151,12 @@ def _rows_left(client: Client, sink: str, rows: Sequence[Row]) -> Sequence[Row]:
     return [row for row in rows if row.hour.number >= first]
 
 
-def epoch_options(sink: str, row: Row) -> dict[str, str]:
+def epoch_options(sink: str, row: Entry) -> dict[str, str]:
     """Options that make a write of this row's hour idempotent."""
     return {"txnAppId": sink, "txnVersion": str(row.hour.number)}
 
 
-def report_hour(row: Row, *, left_count: int = 0) -> None:
+def report_hour(row: Entry, *, left_count: int = 0) -> None:
     """Report a finished hour on standard error, and how many are left."""
     left = f"; {counted(left_count, 'hour')} left" if left_count else ""
     report(f"{row.hour}: {counted(row.summary.count, 'message')}{left}")
@@ -168,7 +168,7 @@ def report(sentence: str) -> None:
 
 
 def print_hours(
-    topic: TopicId, rows: Sequence[Row], *, done: str, sink: str, as_json: bool
+    topic: TopicId, rows: Sequence[Entry], *, done: str, sink: str, as_json: bool
 ) -> None:
     """Print the result of a job that has processed these hours of `sink`."""
     if not rows:
@@ -185,12 +185,12 @@ def print_result(form: Mapping[str, object], sentence: str, *, as_json: bool) ->
         click.echo(sentence)
 
 
-def messages_in_hours(topic: TopicId, rows: Sequence[Row]) -> str:
+def messages_in_hours(topic: TopicId, rows: Sequence[Entry]) -> str:
     """A summary of a job's result: messages and hours."""
     return f"{counted(message_count(rows), 'message')} of {topic} in {counted(len(rows), 'hour')}"
 
 
-def message_count(rows: Sequence[Row]) -> int:
+def message_count(rows: Sequence[Entry]) -> int:
     return sum(row.summary.count for row in rows)
 
 

@@ -19,12 +19,12 @@ import click
 
 from pipeline.job import Settings
 from tuff.blocking.client import Client
-from tuff.cli.options import topic_of
-from tuff.cli.output import print_json, print_table, seconds
 from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.sentences import counted
 from tuff.replies import Offsets
+from tuff_cli.options import topic_of
+from tuff_cli.output import Table, print_json, print_table, seconds
 
 if TYPE_CHECKING:
     from pyspark_tuff.checkpoint_offsets import Position
@@ -126,7 +126,7 @@ def readers_of_topic(client: Client, topic: TopicId) -> Iterator[Reader]:
     from pyspark_tuff.planning import partitions_of
 
     for partition in partitions_of(client, topic):
-        for known in client.topics.positions(partition):
+        for known in client.positions.list(partition):
             yield Reader(
                 name=known.name,
                 topic=partition,
@@ -270,7 +270,7 @@ def _print_lags(lags: Sequence[Lag]) -> None:
         for lag in lags
     ]
     columns = ("reader", "topic", "state", "messages", "behind")
-    print_table(columns, rows, title=counted(len(rows), "reader"))
+    print_table(Table(columns, rows, counted(len(rows), "reader")))
 
 
 def _shown_count(lag: Lag) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kernel.archive_manifest import Archive, Entry
 from pipeline.frames import ATTRIBUTES, in_order
 from pipeline.job import (
     Settings,
@@ -22,10 +23,9 @@ from pipeline.job import (
     sink_of_partition,
     topic_argument,
 )
-from tuff.archive_manifest import Archive, Row
 from tuff.blocking.client import Client
-from tuff.cli.options import topic_of
 from tuff.protocol.ids import TopicId
+from tuff_cli.options import topic_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +40,7 @@ def replay_topic(
     options: Mapping[str, str],
     *,
     sink: str,
-) -> list[Row]:
+) -> list[Entry]:
     """Write the hours that `sink` has not committed into `target`; returns their rows.
 
     Raises: ArchiveError: the files of an hour differ from its row; it and later hours are not

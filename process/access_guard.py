@@ -3,30 +3,34 @@
 Without an access file none of this is in the path of a request.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from hmac import compare_digest
 from pathlib import Path
 from typing import NamedTuple
 
-from access.operations import Requirement, Scope, request_count, require, requirement_of
+from access.permission import require
 from access.principals import (
     EVERY,
     SERVER,
     AccessFileError,
     Principal,
     Principals,
-    Right,
     hash_of,
     parse,
 )
 from access.quotas import Usage
+from kernel.event_loop import InThread
+from kernel.exchange import SERVER_SCHEME, Call, Caller, Reply, Request
 from process.health import Check, Status
-from process.streamed_replies import ReplyParts, StreamRoute
 from process.watched_files import WatchedFileError, WatchedFiles
-from tuff.disk.event_loop import InThread
-from tuff.protocol.errors import ForbiddenError, QuotaExceededError, UnauthenticatedError
-from tuff.protocol.exchange import SERVER_SCHEME, Caller, Joint, Reply, Request, Route
+from tuff.protocol.errors import (
+    ForbiddenError,
+    QuotaExceededError,
+    UnauthenticatedError,
+)
 from tuff.protocol.ids import TopicId
+from tuff.protocol.operations import Access, Operation, Right, Scope
 from tuff.protocol.sentences import counted
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
@@ -36,7 +40,7 @@ SHOWN_TOKEN = "[token]"  # in place of a token that a client sent as a name
 _SCHEME = "bearer "
 
 # Authorization, operation, namespace, topic, names in the certificate.
-_Call = tuple[str | None, str, str | None, str | None, tuple[str, ...]]
+_AllowedCall = tuple[str | None, Operation, str | None, str | None, tuple[str, ...]]
 
 
 def read_access_file(file: Path, audit_topic: TopicId | None = None) -> Principals:
@@ -93,48 +97,26 @@ class AccessGuard:
             [file], lambda: read_access_file(file, audit_topic), name="access file"
         )
         # Calls that the principals may do, whatever their bodies are.
-        self._allowed: dict[_Call, _Admitted] = {}
+        self._allowed: dict[_AllowedCall, _Admitted] = {}
         self._usages: dict[str, Usage] = {}
 
-    def guarded(self, route: Route) -> Route:
-        """The route, for principals that may call it. Raises: KeyError: its right is not known."""
-        operation, handler = f"{route.method} {route.path}", route.handler
-        needed = requirement_of(operation)
+    def admitted(self, call: Call, operation: Operation, request: Request) -> Request:
+        """The request, as one of its principal, whose quota its reply is charged to.
+
+        Raises: UnauthenticatedError, ForbiddenError, QuotaExceededError, BadRequestError.
+        """
+        needed = operation.access
         if needed.scope is Scope.OPEN:
-            return route
-
-        def handle(request: Request) -> Awaitable[Reply]:
-            admitted = self._admit(operation, needed, request)
-            # Transactions have owners, and a forwarded request has the name of its principal.
-            request = request.of_caller(admitted.caller)
-            if request.is_forwarded and not self.is_of_server(request):
-                request = request._replace(is_forwarded=False)
-            if admitted.usage is None:
-                return handler(request)
-            return _metered(admitted.usage, handler(request))
-
-        joint = route.joint
-
-        def handle_jointly(requests: Sequence[Request]) -> Joint | None:
-            assert joint is not None
-            found = [self._find(operation, needed, request) for request in requests]
-            if any(each.usage is not None for each in found):
-                return None  # a quota is charged for each call
-            pairs = zip(requests, found, strict=True)
-            return joint([request.of_caller(each.caller) for request, each in pairs])
-
-        return route.wrapped(handle, joint=None if joint is None else handle_jointly)
-
-    def guarded_stream(self, route: StreamRoute) -> StreamRoute:
-        """As `guarded`."""
-        operation, handler = f"{route.method} {route.path}", route.handler
-        needed = requirement_of(operation)
-
-        def handle(request: Request, stream: ReplyParts) -> Awaitable[Reply | None]:
-            self._admit(operation, needed, request)
-            return handler(request, stream)
-
-        return route._replace(handler=handle)
+            return request
+        found = self._find(operation, needed, request)
+        if found.usage is not None:
+            self._charge(found.principal, found.usage, request.size)
+            call.watch(partial(_meter, found.usage))
+        # Transactions have owners, and a forwarded request has the name of its principal.
+        request = request.of_caller(found.caller)
+        if request.is_forwarded and not self.is_of_server(request):
+            request = request._replace(is_forwarded=False)
+        return request
 
     def may_administer(self, request: Request) -> bool:
         """Whether the principal of a request may administer the server; False without one."""
@@ -193,7 +175,7 @@ class AccessGuard:
 
     @property
     def principals(self) -> Principals:
-        """Those of the newest valid file."""
+        """The principals of the newest valid file."""
         return self._file.value
 
     @property
@@ -209,25 +191,17 @@ class AccessGuard:
             )
         return Check(Status.OK, f"access for {counted(len(self._file.value.by_name), 'principal')}")
 
-    def require_head(self, operation: str, head: Request) -> None:
+    def require_head(self, operation: Operation, head: Request) -> None:
         """Check what the head of a request says, before its body is read.
 
         Raises: UnauthenticatedError, ForbiddenError.
         """
-        needed = requirement_of(operation)
+        needed = operation.access
         if needed.scope is not Scope.OPEN:
             self._find(operation, needed._replace(of_topics=None), head)
 
-    def _admit(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
-        """Raises: UnauthenticatedError, ForbiddenError, QuotaExceededError, BadRequestError."""
-        admitted = self._find(operation, needed, request)
-        if admitted.usage is not None:
-            count = request_count(needed, _body_of(request))
-            self._charge(admitted.principal, admitted.usage, request.size, count=count)
-        return admitted
-
-    def _find(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
-        """As `_admit`, without the quota."""
+    def _find(self, operation: Operation, needed: Access, request: Request) -> _Admitted:
+        """The principal of a request, without a check of its quota."""
         get = request.parameters.get
         call = (request.authorization, operation, get("ns"), get("t"), request.certificate)
         known = self._allowed.get(call)
@@ -242,7 +216,7 @@ class AccessGuard:
         usage = None if self.is_of_server(request) else self._usage_of(principal)
         admitted = _Admitted(principal, _caller(principal), usage)
         # Where the body names topics, the next one may name others.
-        if requirement_of(operation).of_topics is None and _is_short(call):
+        if operation.access.of_topics is None and _is_short(call):
             if len(self._allowed) >= ALLOWED_COUNT_MAX:
                 self._allowed.clear()
             self._allowed[call] = admitted
@@ -258,7 +232,7 @@ class AccessGuard:
             usage = self._usages[principal.name] = Usage(quota)
         return usage
 
-    def _charge(self, principal: Principal, usage: Usage, size_bytes: int, *, count: int) -> None:
+    def _charge(self, principal: Principal, usage: Usage, size_bytes: int) -> None:
         """Raises: QuotaExceededError."""
         exceeded = usage.exceeded(now_s=self._now_s())
         if exceeded is not None:
@@ -269,7 +243,7 @@ class AccessGuard:
             )
             error.retry_after_s = wait_s
             raise error
-        usage.take_request(size_bytes, count=count)
+        usage.take_request(size_bytes)
 
     def _principal_of(self, request: Request) -> Principal:
         """Raises: UnauthenticatedError."""
@@ -327,9 +301,9 @@ def _caller(principal: Principal) -> Caller:
     )
 
 
-def _is_short(call: _Call) -> bool:
-    """Whether it is worth its memory. A client can name topics that are as long as an address, and
-    that do not exist."""
+def _is_short(call: _AllowedCall) -> bool:
+    """Whether an entry of the cache is worth its memory. A client can name topics that are as long
+    as an address, and that do not exist."""
     authorization, _, namespace, topic, _ = call
     given = (authorization, namespace, topic)
     return sum(len(each) for each in given if each is not None) <= ALLOWED_CHARACTERS_MAX
@@ -340,7 +314,6 @@ def _body_of(request: Request) -> object:
     return request.body if request.members is None else request.members
 
 
-async def _metered(usage: Usage, answer: Awaitable[Reply]) -> Reply:
-    reply = await answer
-    usage.take_bytes(len(reply.body))
-    return reply
+def _meter(usage: Usage, reply: Reply | Exception) -> None:
+    if isinstance(reply, Reply):
+        usage.take_bytes(len(reply.body))

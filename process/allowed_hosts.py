@@ -13,7 +13,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 
 from tuff.protocol.errors import CrossSiteError, HostNotAllowedError, TuffError
-from tuff.protocol.json_forms import shown
+from tuff.protocol.json_bodies import shown
 
 JUDGED_COUNT_MAX = 256  # values of Host whose judgement is remembered
 AUTHORITY_CHARACTERS_MAX = 512  # no host name and port is as long; bounds what is remembered
@@ -26,7 +26,7 @@ _OWN_SITES = frozenset({"same-origin", "none"})
 
 
 def bare_host(text: str) -> str | None:
-    """The host name or address in its one form: lower case, an IPv6 address without brackets.
+    """The host name or address normalised: lower case, an IPv6 address without brackets.
     None where it is neither, as with a port, a scheme or a wildcard."""
     try:
         return str(ip_address(text.removeprefix("[").removesuffix("]")))
@@ -120,7 +120,7 @@ class AllowedHosts:
 
 
 def _host_of(authority: re.Match[str]) -> str | None:
-    """The host in its one form; None where brackets hold no address."""
+    """The host normalised; None where brackets hold no address."""
     text = authority[1]
     if text.startswith("["):
         try:

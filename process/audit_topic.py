@@ -6,19 +6,19 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
 
-from access.audit import OK, Act, Failures, Kind, changes, ends_transaction, is_administrative
-from messaging.topics import TOPIC_PATH
+from access.audit import OK, Act, ActKind, Failures, changes, ends_transaction, is_administrative
+from kernel.event_loop import Spawn
+from kernel.exchange import PROBLEM_TYPE, Call, Caller, Handler, Reply, Request, Route
+from kernel.log_events import event
 from process.access_guard import AccessGuard
 from process.health import Check, Status
-from process.http_connection import RequireAccess
 from process.metrics import Gauge
-from process.streamed_replies import ReplyParts, StreamRoute
-from tuff.log_events import event
 from tuff.protocol.errors import (
     ForbiddenError,
     InternalError,
@@ -28,17 +28,9 @@ from tuff.protocol.errors import (
     UnauthenticatedError,
     from_problem,
 )
-from tuff.protocol.exchange import (
-    JSON_REPLY_TYPE,
-    PROBLEM_TYPE,
-    Caller,
-    Handler,
-    Joint,
-    Reply,
-    Request,
-    Route,
-)
 from tuff.protocol.ids import TopicId
+from tuff.protocol.media_types import JSON_REPLY_TYPE
+from tuff.protocol.operations import CREATE_TOPIC, PUBLISH, UPDATE_TOPIC, Operation
 from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
@@ -49,19 +41,18 @@ CLOSE_WITHIN_S = 1.0  # seconds in which a stop writes what waits
 
 _REFUSALS = (UnauthenticatedError.code, ForbiddenError.code)
 _REDIRECT = 307  # the client calls another server, which records the call
-_BATCH = "POST /v1/transactions/batch"
-_POINTER = re.compile(r"/v1/transactions/([0-9]{1,19})/")
+_POINTER = re.compile(r"\A[0-9]{1,19}\Z")
 _SERVER = Caller("")  # no principal: other servers of the cluster know the request by their secret
 
-OwnerOf = Callable[[int], str | None]
+PrincipalOf = Callable[[int], str | None]
 
 
 class AuditTopic:
     """Records acts in the audit topic. Lives on one event loop.
 
     A message that can't be written waits, and one that is given up is logged and counted, so that
-    no act fails for the topic. `server` is the id of this server in its cluster. `owner_of`: the
-    principal of a transaction, as far as this server knows.
+    no act fails for the topic. `server` is the id of this server in its cluster. `principal_of`:
+    the principal of a transaction, as far as this server knows.
     """
 
     def __init__(
@@ -72,8 +63,8 @@ class AuditTopic:
         ttl_s: int,
         server: str,
         now_ms: Callable[[], int],
-        spawn: Callable[[Coroutine[object, object, None]], None],
-        owner_of: OwnerOf,
+        spawn: Spawn,
+        principal_of: PrincipalOf,
     ) -> None:
         self._topic = topic
         self._guard = guard
@@ -81,7 +72,7 @@ class AuditTopic:
         self._server = server
         self._now_ms = now_ms
         self._spawn = spawn
-        self._owner_of = owner_of
+        self._principal_of = principal_of
         self._run_ms = now_ms()
         self._principals, self._file_failure = guard.principals, guard.failure
         self._numbers = itertools.count(1)
@@ -91,26 +82,26 @@ class AuditTopic:
         self._idle.set()
         self._is_made = False  # the topic has been created, and has its time to live
         self._failure: str | None = None
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[Operation, Handler] = {}
         self.written_count = 0
         self.lost_count = 0
 
     def connect(self, routes: Iterable[Route]) -> None:
         """Write with these routes, which may lead to another server."""
-        self._handlers = {f"{each.method} {each.path}": each.handler for each in routes}
+        self._handlers = {each.operation: each.handler for each in routes}
 
     # What is recorded.
 
     def note(self, act: Act) -> None:
         """Record an act. Those of a principal that fail are recorded at a bounded rate."""
-        fails = act.kind in (Kind.ADMINISTRATION, Kind.REFUSAL) and act.result != OK
+        fails = act.kind in (ActKind.ADMINISTRATION, ActKind.REFUSAL) and act.result != OK
         written = self._failures.note(act) if fails else act
         if written is not None:
             self._add(written)
 
     def note_start(self, settings: Mapping[str, object]) -> None:
         """Record that the server is up, with the settings that differ from the default."""
-        self.note(Act(kind=Kind.START, at_ms=self._now_ms(), more={"settings": settings}))
+        self.note(Act(kind=ActKind.START, at_ms=self._now_ms(), more={"settings": settings}))
 
     def note_access_file(self) -> None:
         """Record what differs in the access file since the last call, if anything does."""
@@ -121,63 +112,23 @@ class AuditTopic:
         self._principals, self._file_failure = principals, failure
         self.note(
             Act(
-                kind=Kind.ACCESS_FILE,
+                kind=ActKind.ACCESS_FILE,
                 at_ms=self._now_ms(),
                 result=OK if failure is None else "not_valid",
                 more={"changes": changed, "failure": failure},
             )
         )
 
-    def recorded(self, route: Route) -> Route:
-        """The route, with a record of each call that matters."""
-        operation, handler = f"{route.method} {route.path}", route.handler
+    def watch(self, call: Call, operation: Operation, request: Request) -> None:
+        """Record the call, if it matters, when it is answered."""
+        line = str(operation)
+        foreign = self._foreign(line, request)
+        call.watch(partial(self._note_reply, line, request, foreign))
 
-        async def handle(request: Request) -> Reply:
-            foreign = self._foreign(operation, request)
-            try:
-                reply = await handler(request)
-            except Exception as error:
-                self._note_call(operation, request, _code_of(error), foreign)
-                raise
-            self._note_call(operation, request, _result_of(operation, reply), foreign)
-            return reply
-
-        joint = route.joint
-
-        def handle_jointly(requests: Sequence[Request]) -> Joint | None:
-            assert joint is not None
-            if any(self._foreign(operation, each) for each in requests):
-                return None  # each is recorded
-            return joint(requests)
-
-        return route.wrapped(handle, joint=None if joint is None else handle_jointly)
-
-    def recorded_stream(self, route: StreamRoute) -> StreamRoute:
-        """As `recorded`."""
-        operation, handler = f"{route.method} {route.path}", route.handler
-
-        async def handle(request: Request, stream: ReplyParts) -> Reply | None:
-            try:
-                reply = await handler(request, stream)
-            except Exception as error:
-                self._note_call(operation, request, _code_of(error), ())
-                raise
-            self._note_call(operation, request, OK, ())
-            return reply
-
-        return route._replace(handler=handle)
-
-    def recorded_heads(self, require_access: RequireAccess) -> RequireAccess:
-        """The check of the heads of requests, with a record of each refusal."""
-
-        def require(operation: str, head: Request) -> None:
-            try:
-                require_access(operation, head)
-            except TuffError as error:
-                self._note_call(operation, head, error.code, ())
-                raise
-
-        return require
+    def _note_reply(
+        self, operation: str, request: Request, foreign: Sequence[str], reply: Reply | Exception
+    ) -> None:
+        self._note_call(operation, request, _result_of(operation, reply), foreign)
 
     def _note_call(
         self, operation: str, request: Request, result: str, foreign: Sequence[str]
@@ -189,7 +140,7 @@ class AuditTopic:
             return  # another server of the cluster has got the call, and records it
         self.note(
             Act(
-                kind=Kind.REFUSAL if is_refused else Kind.ADMINISTRATION,
+                kind=ActKind.REFUSAL if is_refused else ActKind.ADMINISTRATION,
                 at_ms=self._now_ms(),
                 principal=self._guard.principal_name(request),
                 operation=operation,
@@ -204,20 +155,20 @@ class AuditTopic:
     def _foreign(self, operation: str, request: Request) -> Sequence[str]:
         """The transactions that the request ends, and that do not belong to its principal as far as
         this server knows. Only who may administer can."""
-        if operation != _BATCH and not ends_transaction(operation):
+        if not ends_transaction(operation):
             return ()
         if not self._guard.may_administer(request):
             return ()
         name = self._guard.principal_name(request)
-        named = _transactions_of(operation, request)
-        return [each for each in named if self._owner_of(int(each)) != name]
+        named = _transactions_of(request)
+        return [each for each in named if self._principal_of(int(each)) != name]
 
     # How it is written.
 
     def _add(self, act: Act) -> None:
-        form = act.form()
+        body = act.body()
         place = {"server": self._server, "run": self._run_ms, "number": next(self._numbers)}
-        message = json.dumps({**place, **form})
+        message = json.dumps({**place, **body})
         if len(self._waiting) < WAITING_COUNT_MAX:
             self._waiting.append(message)
         else:
@@ -253,7 +204,7 @@ class AuditTopic:
             while self._waiting:
                 batch = list(itertools.islice(self._waiting, BATCH_COUNT_MAX))
                 await self._require_topic()
-                await self._call("POST", "/publish", {"messages": batch})
+                await self._call(PUBLISH, {"messages": batch})
                 for _ in batch:
                     self._waiting.popleft()
                 self.written_count += len(batch)
@@ -275,17 +226,17 @@ class AuditTopic:
             return
         properties = {"ttl": self._ttl_s}
         try:
-            await self._call("PUT", "", properties)
+            await self._call(CREATE_TOPIC, properties)
         except TopicExistsError:
-            await self._call("PUT", "/properties", properties)
+            await self._call(UPDATE_TOPIC, properties)
         self._is_made = True
 
-    async def _call(self, method: str, path: str, body: object) -> None:
+    async def _call(self, operation: Operation, body: object) -> None:
         """Raises: TuffError: this server or the owner of the topic refuses."""
-        handler = self._handlers[f"{method} {TOPIC_PATH}{path}"]
+        handler = self._handlers[operation]
         parameters = {"ns": self._topic.namespace, "t": self._topic.name}
-        form = orjson.dumps(body)
-        reply = await handler(Request(parameters, (), JSON_REPLY_TYPE, None, form, caller=_SERVER))
+        data = orjson.dumps(body)
+        reply = await handler(Request(parameters, (), JSON_REPLY_TYPE, None, data, caller=_SERVER))
         if reply.status >= 400:
             raise from_problem(orjson.loads(reply.body), status=reply.status)
 
@@ -325,34 +276,21 @@ class AuditTopic:
         ]
 
 
-def _code_of(error: Exception) -> str:
-    return error.code if isinstance(error, TuffError) else InternalError.code
-
-
-def _result_of(operation: str, reply: Reply) -> str:
+def _result_of(operation: str, reply: Reply | Exception) -> str:
     """`OK`, or the code of an error; empty where this server did nothing."""
+    if isinstance(reply, Exception):
+        return reply.code if isinstance(reply, TuffError) else InternalError.code
     if reply.status == _REDIRECT:
         return ""
     if reply.content_type == PROBLEM_TYPE:  # another server has answered
         return str(_members(reply)["code"])
-    if operation == _BATCH and any(
-        each["status"] == ForbiddenError.status for each in _members(reply)["replies"]
-    ):
-        return ForbiddenError.code
     return OK
 
 
 def _members(reply: Reply) -> Any:
-    return orjson.loads(reply.body) if reply.form is None else reply.form
+    return orjson.loads(reply.body) if reply.value is None else reply.value
 
 
-def _transactions_of(operation: str, request: Request) -> Iterator[str]:
-    """The transactions that a request names, where they are numbers."""
-    if operation != _BATCH:
-        yield from _POINTER.findall(f"/v1/transactions/{request.parameters['tx']}/")
-        return
-    members = request.value()
-    calls = members.get("calls") if isinstance(members, dict) else None
-    for call in calls if isinstance(calls, list) else ():
-        path = call.get("path") if isinstance(call, dict) else None
-        yield from _POINTER.findall(path if isinstance(path, str) else "")
+def _transactions_of(request: Request) -> Sequence[str]:
+    """The transaction that a request names, if it is a number."""
+    return _POINTER.findall(request.parameters["tx"])

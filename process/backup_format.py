@@ -1,7 +1,7 @@
 """The format of a running server's backup, of which admin/backup_and_restore.py makes a data
 directory.
 
-    archive      := transactions* rows*                       parts, as in tuff.disk.backup_archive
+    archive      := transactions* rows*                       of parts: disk/backup_archive.py
     transactions := 1 bytes                                   a snapshot file, in pieces
     rows         := 2 (key_length(4) value_length(4) key value)*
                                                               big-endian, ascending, across parts
@@ -13,8 +13,8 @@ transaction.
 import struct
 from collections.abc import Iterable, Iterator
 
-from messaging.storage.rows import ALL_TABLES, is_whole, prefix_stop
-from tuff.disk.backup_archive import ArchiveError, pack_part
+from messaging.model.rows import ALL_TABLES, is_whole, prefix_stop
+from tuff_storage.disk.backup_archive import ArchiveError, pack_part
 
 Row = tuple[bytes, bytes]
 

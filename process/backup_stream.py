@@ -12,19 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from kernel.event_loop import InThread
+from kernel.exchange import Request, best_type, read_query
+from kernel.log_events import event
+from messaging.log.store_state import RowView
 from messaging.service import MessagingService
-from messaging.storage.store_state import RowView
 from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
-from process.streamed_replies import ReplyParts, StreamRoute
-from tuff.disk.backup_archive import ArchiveError, pack_end, pack_failure, pack_head
-from tuff.disk.event_loop import InThread
-from tuff.log_events import event
+from process.streamed_replies import ReplyStream, StreamRoute
+from tuff.protocol import operations
 from tuff.protocol.errors import (
     OverloadedError,
     ShuttingDownError,
     TuffError,
 )
-from tuff.protocol.exchange import BACKUP_TYPES, Request, best_type, read_query
+from tuff.protocol.operations import BACKUP_TYPES
+from tuff_storage.disk.backup_archive import ArchiveError, pack_end, pack_failure, pack_head
 from tx.files import FileHeader
 from tx.manager import TransactionManager
 from tx.snapshot_file import pack_snapshot
@@ -125,7 +127,7 @@ class Backups:
 
 
 def routes(backups: Backups) -> list[StreamRoute]:
-    async def take(request: Request, stream: ReplyParts) -> None:
+    async def take(request: Request, stream: ReplyStream) -> None:
         read_query(request.query, parameters=())
         kind = best_type(request.accept, default=BACKUP_TYPES[0], offered=BACKUP_TYPES)
         with backups.moment() as moment:
@@ -141,10 +143,10 @@ def routes(backups: Backups) -> list[StreamRoute]:
                 )
                 raise ConnectionResetError("the client does not read the backup") from None
 
-    return [StreamRoute("GET", "/v1/backup", take)]
+    return [StreamRoute(operations.TAKE_BACKUP, take)]
 
 
-async def _send(backups: Backups, moment: Moment, stream: ReplyParts) -> None:
+async def _send(backups: Backups, moment: Moment, stream: ReplyStream) -> None:
     try:
         async for part in backups.parts(moment):
             await stream.write(part, within_s=PART_S_MAX)

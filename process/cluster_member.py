@@ -11,46 +11,46 @@ from functools import partial
 from typing import TypeVar
 
 from cluster.draining import Drain
-from cluster.leader import KEY as LEADER_KEY
-from cluster.leader import Election, FilesRecord, Tenancy
+from cluster.leader_election import KEY as LEADER_KEY
+from cluster.leader_election import Election, FilesRecord, Tenancy
 from cluster.membership import Membership
-from cluster.other_owners import OtherOwners
-from cluster.peers import Peers, Spawn
+from cluster.partitions_elsewhere import OtherOwners
+from cluster.peers import Peers
 from cluster.reach import Reach, may_lead
 from cluster.request_counts import RequestCounts, counted
-from cluster.routes import Joined, listing_routes
+from cluster.routes import JoinedCluster, listing_routes
 from cluster.routes import routes as cluster_routes
 from cluster.routing import (
     Owner,
-    is_leader_route,
-    is_topic_route,
     leader_route,
     proven_route,
     topic_route,
+    topics_route,
 )
 from cluster.settings import ClusterSettings
 from cluster.topic_ownership import TopicOwnership
+from kernel.event_loop import InThread, Spawn
+from kernel.exchange import Route
+from messaging.engines.engine import StoreError
+from messaging.engines.hbase.journal import Member
+from messaging.engines.hbase.store import HBaseOpener
 from messaging.service import MessagingService
-from messaging.storage.engine import StoreError
-from messaging.storage.hbase.journal import Member
-from messaging.storage.hbase.store import HBaseOpener
 from messaging.topic_handover import TopicHandover
 from metadata.members import ServerInfo
 from metadata.store import MetadataError, MetadataStore
-from metadata.topic_ownership import TopicOwnershipManager
+from metadata.topic_owners import TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
 from process import cluster_metrics
 from process.cluster_transactions import ClusterTransactions
 from process.metrics import Gauge
-from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import (
     StartingError,
     TransactionsUnavailableError,
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.exchange import Route
 from tuff.protocol.ids import TopicId
+from tuff.protocol.operations import WAIT_FOR_TOPICS, Server
 from tx.manager import TransactionManager
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class ClusterMember:
         self._changed = asyncio.Event()
         self._is_closed = False
         self._store: MetadataStore | None = None
-        self._joined: Joined | None = None
+        self._joined: JoinedCluster | None = None
         self._files_record: FilesRecord | None = None  # once this server leads
         self.transactions = ClusterTransactions(
             self.joined, self, peers, messaging, in_thread=in_thread, spawn=spawn
@@ -125,7 +125,7 @@ class ClusterMember:
         self._published: tuple[int, bool] | None = None
         self._published_reach = (False, False)  # of HBase and of the directory
 
-    def joined(self) -> Joined:
+    def joined(self) -> JoinedCluster:
         """Raises: StartingError: this server has not joined yet."""
         if self._joined is None:
             raise StartingError("the server is joining its cluster; try again soon")
@@ -178,11 +178,13 @@ class ClusterMember:
             in_thread=self._in_thread,
             chance=self._chance,
         )
-        election = Election(store, membership.session, identity, address)
+        election = Election(store, membership.metadata_session, identity, address)
         for watch in (membership.watch, partial(store.watch, LEADER_KEY)):
             watch(lambda: _post(loop, self._changed.set))
         drain = Drain(ownership, spawn=self._spawn)
-        self._joined = Joined(identity, membership, ownership, owners, persistence, election, drain)
+        self._joined = JoinedCluster(
+            identity, membership, ownership, owners, persistence, election, drain
+        )
 
     def routed(self, routes: Iterable[Route], transactions: TransactionManager) -> list[Route]:
         """The routes of this server: each is answered by the server that owns the topic or leads
@@ -192,16 +194,20 @@ class ClusterMember:
             *cluster_routes(self.joined, self, self.peers, in_thread=self._in_thread),
             *(self._proven(each) for each in self.transactions.serve(transactions)),
         ]
-        replaced = {(each.method, each.path) for each in of_cluster}
-        own = [each for each in routes if (each.method, each.path) not in replaced]
+        replaced = {each.operation for each in of_cluster}
+        own = [each for each in routes if each.operation not in replaced]
         return [counted(each, self._counts) for each in (*map(self._routed, own), *of_cluster)]
 
     def _routed(self, route: Route) -> Route:
-        if is_topic_route(route):
-            return self._proven(topic_route(route, self, self.peers))
-        if is_leader_route(route):
-            return self._proven(leader_route(route, self, self.peers))
-        return route
+        match route.operation.answered_by:
+            case Server.TOPIC_OWNER:
+                return self._proven(topic_route(route, self, self.peers))
+            case Server.LEADER:
+                return self._proven(leader_route(route, self, self.peers))
+            case Server.ANY if route.operation is WAIT_FOR_TOPICS:
+                return self._proven(topics_route(route, self, self.peers))
+            case Server.ANY:
+                return route
 
     def _proven(self, route: Route) -> Route:
         return proven_route(route, lambda: not self.is_suspended, self._require_leading)
@@ -221,30 +227,30 @@ class ClusterMember:
     @property
     def is_suspended(self) -> bool:
         """Whether this server has joined, and can't prove now that it is still a member."""
-        return self._joined is not None and not self._joined.membership.session.is_live
+        return self._joined is not None and not self._joined.membership.metadata_session.is_live
 
     def gauges(self) -> list[Gauge]:
         """The metrics of this server in its cluster."""
         return cluster_metrics.gauges(lambda: self._joined, self._counts, self._reach)
 
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
-        """As `cluster.routing.Ownership`."""
+        """The owner of a topic; None: this server."""
         return await self.ownership.owner_of(topic, is_forwarded=is_forwarded, creates=creates)
 
     async def note_change(self, topic: TopicId) -> None:
-        """As `cluster.routing.Ownership`."""
+        """Tell the owner that the topic was created or deleted."""
         await self.ownership.note_change(topic)
 
     def forget(self, topic: TopicId) -> None:
-        """As `cluster.routing.Ownership`."""
+        """Forget what is known of the owner of a topic."""
         self.ownership.forget(topic)
 
     def leader(self) -> Owner | None:
-        """As `cluster.routing.Leader`."""
+        """The server that leads transactions; None: this one."""
         return self.joined().election.leader()
 
     def tenancy(self) -> Tenancy | None:
-        """That this server leads transactions; None if another one does, or nobody."""
+        """The proof that this server leads transactions; None if another one does, or nobody."""
         election = self.joined().election
         return election.tenancy() if election.is_mine else None
 

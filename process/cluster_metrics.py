@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts
-from cluster.routes import Joined
+from cluster.routes import JoinedCluster
 from process.metrics import Gauge
 
 
-def gauges(joined: Callable[[], Joined | None], counts: RequestCounts, reach: Reach) -> list[Gauge]:
+def gauges(
+    joined: Callable[[], JoinedCluster | None], counts: RequestCounts, reach: Reach
+) -> list[Gauge]:
     """What a scrape reads. Most have no sample until the server has joined its cluster."""
     return [
         *_of_cluster(joined),
@@ -19,7 +21,7 @@ def gauges(joined: Callable[[], Joined | None], counts: RequestCounts, reach: Re
 
 
 def _once_joined(
-    joined: Callable[[], Joined | None], read: Callable[[Joined], float | None]
+    joined: Callable[[], JoinedCluster | None], read: Callable[[JoinedCluster], float | None]
 ) -> Callable[[], float | None]:
     def read_now() -> float | None:
         found = joined()
@@ -28,7 +30,7 @@ def _once_joined(
     return read_now
 
 
-def _of_cluster(joined: Callable[[], Joined | None]) -> list[Gauge]:
+def _of_cluster(joined: Callable[[], JoinedCluster | None]) -> list[Gauge]:
     return [
         Gauge(
             "cluster_members",
@@ -43,7 +45,9 @@ def _of_cluster(joined: Callable[[], Joined | None]) -> list[Gauge]:
         Gauge(
             "cluster_suspended",
             "1 while this server can't prove that it is still a member, and answers nothing.",
-            _once_joined(joined, lambda found: float(not found.membership.session.is_live)),
+            _once_joined(
+                joined, lambda found: float(not found.membership.metadata_session.is_live)
+            ),
         ),
         Gauge(
             "cluster_leader_epoch",
@@ -74,7 +78,7 @@ def _of_reach(reach: Reach) -> list[Gauge]:
     ]
 
 
-def _of_topics(joined: Callable[[], Joined | None]) -> list[Gauge]:
+def _of_topics(joined: Callable[[], JoinedCluster | None]) -> list[Gauge]:
     return [
         Gauge(
             "cluster_topics",
@@ -101,7 +105,7 @@ def _of_topics(joined: Callable[[], Joined | None]) -> list[Gauge]:
     ]
 
 
-def _leader_epoch(joined: Joined) -> float | None:
+def _leader_epoch(joined: JoinedCluster) -> float | None:
     leader = joined.election.found
     return None if leader is None else leader.epoch
 

@@ -7,18 +7,18 @@ from contextlib import suppress
 from typing import Protocol
 
 from cluster.calls import Calls
-from cluster.leader_of_transactions import LeaderOfTransactions
 from cluster.membership import Identity
-from cluster.owned_rows import OwnedRows
-from cluster.peers import Peers, Spawn
-from cluster.routes import Joined
+from cluster.peers import Peers
+from cluster.routes import JoinedCluster
 from cluster.routing import Leader, Ownership
-from cluster.rows_of_owners import RowsOfOwners
-from cluster.transactions_of_leader import TransactionsOfLeader
+from cluster.rows_at_owners import RowsOfOwners
+from cluster.rows_here import OwnedRows
+from cluster.transactions_at_leader import TransactionsOfLeader
+from cluster.transactions_here import LeaderOfTransactions
+from kernel.event_loop import InThread, Spawn
+from kernel.exchange import Route
+from messaging.log.loading import load_index
 from messaging.service import MessagingService
-from messaging.storage.loading import load_index
-from tuff.disk.event_loop import InThread
-from tuff.protocol.exchange import Route
 from tx.manager import TransactionManager
 
 TICK_S = 2.0  # seconds between two reports of this server to the leader
@@ -33,7 +33,7 @@ class ClusterTransactions:
 
     def __init__(
         self,
-        joined: Callable[[], Joined],
+        joined: Callable[[], JoinedCluster],
         view: "LeaderAndOwners",
         peers: Peers,
         messaging: MessagingService,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from cluster.peers import Peers
 from cluster.reach import Reach
+from messaging.engines.engine import Engine
+from messaging.engines.hbase.settings import HBaseSettings
+from messaging.engines.hbase.store import HBaseOpener
 from messaging.service import MessagingService
-from messaging.storage.engine import Store
-from messaging.storage.hbase.settings import HBaseSettings
-from messaging.storage.hbase.store import HBaseOpener
 from metadata.hbase import HBaseMetadataStore, create_table
 from metadata.hbase_table import HBaseMetadataSettings
 from metadata.store import MetadataError, MetadataStore
@@ -29,7 +29,7 @@ def make_member(
     settings: Settings,
     runtime: Runtime,
     messaging: MessagingService,
-    tables: Callable[[], Store],
+    tables: Callable[[], Engine],
     *,
     transaction_files: Path,
     lost_leadership: Callable[[], str | None],
@@ -73,7 +73,7 @@ def _tls(ca_file: str) -> ssl.SSLContext:
 def make_reach(runtime: Runtime, messaging: MessagingService, transaction_files: Path) -> Reach:
     """What this server reaches, by the checks of the ownership of its store (0038) and by reads of
     the shared directory."""
-    ownership = messaging.ownership
+    ownership = messaging.holder_check
     assert ownership is not None, "the settings require HBase"
     return Reach(
         reaches_hbase=lambda: ownership.lapse is None,

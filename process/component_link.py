@@ -8,13 +8,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from messaging.model.rows import StoreMetadata
 from messaging.service import MessagingService
-from messaging.storage.rows import StoreMetadata
 from metadata.store import MetadataError
 from tuff.protocol.errors import StorageUnavailableError, UnavailableError
 from tx.durable_state import ServiceState
 from tx.manager import TransactionManager
-from tx.mixed_backups import StoreMark
+from tx.mixed_backups import RecordedFiles
 
 if TYPE_CHECKING:
     from process.cluster_member import ClusterMember
@@ -49,7 +49,7 @@ class ComponentLink:
         together."""
         await self._open_transactions()
         if self._transactions.status.state is ServiceState.RUNNING:
-            await self._record_mark()
+            await self._record_files()
 
     async def _open_transactions(self) -> None:
         # Only with the message store can missing transaction files be distinguished from a first
@@ -67,7 +67,7 @@ class ComponentLink:
             await self._open_leading(self._cluster)
             return
         self._is_open = True
-        await self._transactions.open(self._store_mark() if self._keeps_messages else None)
+        await self._transactions.open(self._recorded_files() if self._keeps_messages else None)
 
     async def _open_leading(self, cluster: "ClusterMember") -> None:
         leadership = cluster.tenancy()
@@ -84,8 +84,8 @@ class ComponentLink:
             return
         self._is_open = True
         # The message store of a server knows of the files only what they were while it led.
-        mark = StoreMark(cluster.cluster_id, highest_reserved=highest)
-        await self._transactions.open(mark, leadership=leadership)
+        recorded = RecordedFiles(cluster.cluster_id, highest_reserved=highest)
+        await self._transactions.open(recorded, leadership=leadership)
 
     async def _has_store_id(self) -> bool:
         """Whether the message store has a durable id. It gets one before the first transaction
@@ -106,9 +106,9 @@ class ComponentLink:
             return False
         return True
 
-    def _store_mark(self) -> StoreMark:
+    def _recorded_files(self) -> RecordedFiles:
         metadata = self._messaging.recorded_metadata() or StoreMetadata()
-        return StoreMark(
+        return RecordedFiles(
             metadata.store_id or "",
             metadata.highest_pointer,
             self._messaging.recorded_lsn(),
@@ -116,7 +116,7 @@ class ComponentLink:
             frozenset(self._messaging.rows.indexed_pointers()),
         )
 
-    async def _record_mark(self) -> None:
+    async def _record_files(self) -> None:
         store_id = self._transactions.durable.store_id
         if self._recorded_store_id == store_id:
             return  # later pointer blocks are recorded with the batches of messages

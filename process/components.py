@@ -11,10 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernel.event_loop import Arrivals, TimedCalls
+from kernel.exchange import Request, Route
+from kernel.log_events import event
+from messaging.engines.engine import StoreError
+from messaging.log.store_holder import StoreHolderCheck
+from messaging.log.store_state import OpenStore, StoreState
 from messaging.service import MessagingService
-from messaging.storage.engine import StoreError
-from messaging.storage.store_ownership import StoreOwnership
-from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
 from process import backup_stream, health, metrics, session
@@ -30,34 +33,28 @@ from process.http_connection import HttpService
 from process.listener import Listener
 from process.message_store import new_store_refusal, store_opener
 from process.routes import (
-    ProtectedRoutes,
     message_routes,
     process_routes,
-    protected,
     routes_of_transactions,
 )
 from process.runtime import Runtime
 from process.security import Security
 from process.settings import Settings, SettingsError, changed
-from tuff.disk.event_loop import Arrivals, TimedCalls
-from tuff.log_events import event
 from tuff.protocol.errors import (
     TopicExistsError,
     TransactionsUnavailableError,
     UnavailableError,
 )
-from tuff.protocol.exchange import Request, Route
 from tuff.protocol.ids import TopicId
 from tx.durable_state import ServiceState
 from tx.inspection import SnapshotFiles
-from tx.invalid_list import SweepMark
+from tx.invalid_list import LastSweep
 from tx.manager import TransactionManager
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
     from process.cluster_member import ClusterMember
     from process.request_spans import RequestSpans
-    from workers.processes import Workers
 
 log = logging.getLogger(__name__)
 
@@ -123,10 +120,20 @@ class Components:
             waiting=self._waiting_count,
             arrivals=self._arrivals,
         )
-        self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
+        self._dispatcher = self._make_dispatcher()
         self._sessions: session.Sessions | None = None  # once there is a listener
-        self._workers: Workers | None = None  # likewise
         self._register_gauges()
+
+    def _make_dispatcher(self) -> Dispatcher:
+        # The audit records what the check of access refuses, and spans include both.
+        watching = [each for each in (self._spans, self._audit) if each is not None]
+        return Dispatcher(
+            self._admission,
+            self._metrics,
+            elapsed_s=self._runtime.elapsed_s,
+            access=self._security.access,
+            watches=[each.watch for each in watching],
+        )
 
     def _register_gauges(self) -> None:
         metrics.register_gauges(
@@ -139,69 +146,39 @@ class Components:
             oldest_message_write_s=self._message_writes.oldest_s,
             oldest_log_write_s=self._log_writes.oldest_s,
             disks=self._disks.by_store,
-            of_cluster=() if self.cluster is None else self.cluster.gauges(),
+            more=[
+                *(() if self.cluster is None else self.cluster.gauges()),
+                *(() if self._audit is None else self._audit.gauges()),
+            ],
         )
-        if self._audit is not None:
-            self._metrics.watch_more(self._audit.gauges())
 
-    def listener(self) -> "Listener | Workers":
+    def listener(self) -> Listener:
         """A listener that serves every route."""
         server, access = self._settings.server, self._security.access
-        served = protected(
-            self._routes(),
-            backup_stream.routes(self._backups),
-            access=access,
-            audit=self._audit,
-            spans=self._spans,
-        )
+        routes = self._routes()
+        if self._audit is not None:
+            self._audit.connect(routes)
         service = HttpService(
-            served.routes,
-            served.streams,
+            routes,
+            backup_stream.routes(self._backups),
             self._dispatcher,
             AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
-            require_access=served.require_access,
         )
         self._sessions = sessions = session.Sessions(
-            served.routes,
+            routes,
             self._dispatcher,
             service.connections,
             max_request_bytes=server.max_request_bytes,
             refusal=_no_refusal if access is None else access.refusal,
         )
         service.switch = sessions.begin
-        listener = Listener(
+        return Listener(
             service,
             connections_max=server.max_connections,
             tls=self._security.tls,
             unix_socket=server.unix_socket,
-        )
-        if not server.workers:
-            return listener
-        self._workers = workers = self._make_workers(listener, served, sessions)
-        self._metrics.watch_more(workers.gauges())
-        return workers
-
-    def _make_workers(
-        self, local: Listener, served: ProtectedRoutes, sessions: session.Sessions
-    ) -> "Workers":
-        from workers.answering import Answering
-        from workers.processes import Workers
-
-        answering = Answering(
-            served.routes,
-            served.streams,
-            self._dispatcher,
-            require_access=served.require_access,
-        )
-        return Workers(
-            self._settings,
-            answering,
-            local,
-            spawn=self._runtime.spawn,
-            now_ms=self._clock.now_ms,
-            begin_session=sessions.begin,
         )
 
     def _routes(self) -> list[Route]:
@@ -244,9 +221,9 @@ class Components:
             else self.cluster.transactions.of_leader
         )
         self._compare_clock()
-        if self.messaging.ownership is not None:
-            await self.messaging.ownership.check()
-            self._runtime.spawn(self.messaging.ownership.run())
+        if self.messaging.holder_check is not None:
+            await self.messaging.holder_check.check()
+            self._runtime.spawn(self.messaging.holder_check.run())
         self._runtime.spawn_writer(self.messaging.committer.run())
         self._runtime.spawn_writer(self.messaging.delayed.run())
         self._runtime.spawn_writer(self.transactions.durable.run())
@@ -307,7 +284,7 @@ class Components:
             await asyncio.sleep(max(0.0, FAREWELL_S - (self._runtime.elapsed_s() - began_s)))
         self._admission.stop()
         self._backups.stop()
-        self.messaging.polls.stop_waiting()
+        self.messaging.stop_waiting()
         left_s = DRAIN_S_MAX - (self._runtime.elapsed_s() - began_s)
         await self._admission.drained(within_s=max(left_s, DRAIN_S_MIN))
         if self._audit is not None:
@@ -319,7 +296,7 @@ class Components:
 
     async def close(self) -> None:
         """Refuse new requests, write the changes that wait, and close the files; transactions
-        first, since aborts that complete now still mark rows."""
+        first, since aborts that complete now still roll rows back."""
         self._admission.stop()
         giving_up = asyncio.get_running_loop().call_later(STORE_HANGS_S_MAX, self.interrupt)
         await self.transactions.close()
@@ -353,10 +330,10 @@ class Components:
         committer = GroupCommitter(
             store, state, arrivals=self._arrivals, observe=observe, elapsed_s=runtime.elapsed_s
         )
-        ownership = None
+        holder_check = None
         if settings.messaging.store == "hbase":
-            in_thread = runtime.threads("store-owner", 1)
-            ownership = StoreOwnership(store, now_ms=now_ms, in_thread=in_thread)
+            in_thread = runtime.threads("store-holder", 1)
+            holder_check = StoreHolderCheck(store, now_ms=now_ms, in_thread=in_thread)
         return MessagingService(
             store,
             state,
@@ -365,8 +342,8 @@ class Components:
             observe=observe,
             groups=settings.groups,
             new_store_refusal=partial(new_store_refusal, self._settings, self._directories),
-            lack_of_space=self._disks.lack_of_space,
-            ownership=ownership,
+            space=self._disks.for_messages(),
+            holder_check=holder_check,
             archive=self._make_archive(),
         )
 
@@ -382,14 +359,14 @@ class Components:
             server=self._settings.cluster.server_id,
             now_ms=self._clock.now_ms,
             spawn=self._runtime.spawn,
-            owner_of=self._owner_of,
+            principal_of=self._principal_of,
         )
 
-    def _owner_of(self, pointer: int) -> str | None:
+    def _principal_of(self, pointer: int) -> str | None:
         """The principal of a transaction; None where this server knows none, as one that does not
         lead transactions."""
         try:
-            return self.transactions.write_permits.owner_of(pointer)
+            return self.transactions.write_permits.principal_of(pointer)
         except TransactionsUnavailableError:
             return None
 
@@ -427,7 +404,7 @@ class Components:
         )
 
     def _waiting_count(self) -> int:
-        count = self.messaging.waiting_count
+        count = self.messaging.polls.waiting_count
         return count if self.cluster is None else count + self.cluster.peers.polls_count
 
     def _make_transactions(self) -> TransactionManager:
@@ -438,6 +415,7 @@ class Components:
             rows=self.messaging.rows if self.cluster is None else self.cluster.transactions.rows,
             max_block_s=self._settings.messaging.max_block_s,
             now_ms=self._clock.now_ms,
+            may_forget=self._guard.may_delete,
             elapsed_s=runtime.elapsed_s,
             in_thread_log=self._log_writes,
             in_thread_files=runtime.threads("transaction-files", 1),
@@ -482,9 +460,9 @@ class Components:
         if not self._guard.is_compared and self.messaging.status[0] == "ok":
             self._guard.compare(self.messaging.state.recovered_clock_ms)
 
-    def _last_sweep(self) -> SweepMark | None:
+    def _last_sweep(self) -> LastSweep | None:
         swept = self.messaging.last_sweep
-        return None if swept is None else SweepMark(*swept)
+        return None if swept is None else LastSweep(*swept)
 
     def _log_health(self) -> None:
         if self._is_open and not self._admission.is_stopping:
@@ -500,7 +478,6 @@ class Components:
             "clock": self._guard.check(self._clock.offset_ms()),
             **self._security.checks(),
             **({} if self._audit is None else {"audit": self._audit.check()}),
-            **({} if self._workers is None else {"workers": self._workers.check()}),
         }
 
     def _check_transactions(self) -> Check:
@@ -525,9 +502,11 @@ class Components:
             return Check(Status.DOWN, "suspended: the metadata store does not confirm the session")
         state, reason = self.messaging.status
         if state != "ok":
-            return Check(Status.DOWN, f"messages can't be stored or read: {reason}")
-        if self.messaging.ownership is not None and self.messaging.ownership.lapse is not None:
-            return Check(Status.DOWN, f"messages can't be read: {self.messaging.ownership.lapse}")
+            lost = "messages can't be stored or read: " if not self.messaging.store.is_up else ""
+            return Check(Status.DOWN, f"{lost}{reason}")
+        holder_check = self.messaging.holder_check
+        if holder_check is not None and holder_check.lapse is not None:
+            return Check(Status.DOWN, f"messages can't be read: {holder_check.lapse}")
         store = self._settings.messaging.store
         end = ", and loses them when the process ends" if store == "memory" else ""
         return Check(Status.OK, f"{store} takes and serves messages{end}")

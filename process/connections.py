@@ -1,7 +1,6 @@
-"""The open connections of a process, and how all of them are closed."""
+"""The open connections of the server, and how all of them are closed."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -26,11 +25,10 @@ class Connection(Protocol):
 
 class Connections:
     """The open connections. Lives on one event loop. `is_ending`: each reply says that it is the
-    last one of its connection. `changed` is called with the number of connections."""
+    last one of its connection."""
 
-    def __init__(self, changed: Callable[[int], None] = lambda _count: None) -> None:
+    def __init__(self) -> None:
         self.is_ending = False
-        self._changed = changed
         self._open: set[Connection] = set()
         self._is_empty = asyncio.Event()
         self._last_requests_until_s = 0.0  # by the loop's clock
@@ -38,16 +36,11 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def __contains__(self, connection: object) -> bool:
-        return connection in self._open
-
     def add(self, connection: Connection) -> None:
         self._open.add(connection)
-        self._changed(len(self._open))
 
     def discard(self, connection: Connection) -> None:
         self._open.discard(connection)
-        self._changed(len(self._open))
         if not self._open:
             self._is_empty.set()
 

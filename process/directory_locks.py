@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from errno import EACCES
 from pathlib import Path
 
-from tuff.disk.files import make_directory
-from tuff.disk.locks import DirectoryLock
+from tuff_storage.disk.files import make_directory
+from tuff_storage.disk.locks import DirectoryLock
 
 
 class DirectoryNameError(Exception):
@@ -48,14 +48,14 @@ class DataDirectories:
         return cls(data / "messages", data / "snapshots", (data, data / "snapshots"))
 
     def sharing(self, snapshots: Path) -> "DataDirectories":
-        """The same, with the snapshots in a directory that the servers of a cluster share. So it is
-        not locked. Raises: DirectoryNameError."""
+        """The directories, with the snapshots in a directory that the servers of a cluster share.
+        So it is not locked. Raises: DirectoryNameError."""
         require_utf8(snapshots)
         locked = tuple(each for each in self.locked if each != self.snapshots)
         return DataDirectories(self.messages, snapshots, locked)
 
-    def lock(self, held: ExitStack) -> None:
-        """Hold the directories until `held` is closed.
+    def lock(self, locks: ExitStack) -> None:
+        """Hold the directories until `locks` is closed.
 
         Raises:
             DirectoryLockedError: another process, or this one, has one of them.
@@ -63,7 +63,7 @@ class DataDirectories:
         """
         for directory in self.locked:
             make_directory(directory)
-            held.callback(DirectoryLock(directory).close)
+            locks.callback(DirectoryLock(directory).close)
             # The lock file may exist in a directory where no file can be created.
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise PermissionError(EACCES, os.strerror(EACCES), str(directory))

@@ -5,41 +5,54 @@ query at a time, and the last answer counts.
 """
 
 import asyncio
+import logging
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kernel.event_loop import InThread, Spawn
+from kernel.log_events import event
+from messaging.engines.space_on_disk import DiskSpace, SpaceOnDisk
 from process.health import Check, Status, worst_of
-from tuff.disk.event_loop import InThread
+from process.spare_file import keep_spare_file, release_spare_file, spare_file_bytes
 
 # Bytes of free space below which no more messages are accepted. LevelDB's log has up to two write
 # buffers of 16 MiB each, and needs as much again while they become tables. The rest is for requests
 # that were accepted before, the transaction log, a snapshot, and deletions.
 RESERVE_BYTES_MAX = 64 << 20
+# Bytes of free space below which nothing is written that can be refused: what makes room may fill a
+# write buffer, which becomes a table.
+LAST_RESERVE_BYTES_MAX = 16 << 20
 WARNING_BYTES_MAX = 256 << 20  # below that a day's messages may not fit
 ANSWER_S_MAX = 5.0  # seconds; a disk that is merely busy answers sooner
 FIRST_ANSWER_S_MAX = 1.0  # seconds that a start waits for it
 
-_MIB = 1 << 20
+log = logging.getLogger(__name__)
 
-Work = Coroutine[object, object, None]
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Free space and size of a file system."""
+    """Free space and size of a file system, and the size of the spare file on it."""
 
     free_bytes: int
     size_bytes: int
+    spare_bytes: int = 0
 
     @property
     def reserve_bytes(self) -> int:
         """The space to keep free. Half of a small file system is enough: the log takes at most the
         other half, and its tables no more than the log."""
         return min(RESERVE_BYTES_MAX, self.size_bytes // 2)
+
+    @property
+    def last_reserve_bytes(self) -> int:
+        """The part of the reserve that is kept from deletions, too."""
+        return min(LAST_RESERVE_BYTES_MAX, self.reserve_bytes // 4)
 
     @property
     def warning_bytes(self) -> int:
@@ -52,7 +65,8 @@ class Disk:
     """The disk below one directory. Lives on the event loop.
 
     `full` is the status when less than the reserve is free, and `then` names the consequence.
-    `in_thread` runs on a thread of this disk alone; `elapsed_s` is a monotonic clock.
+    `has_spare`: a spare file is kept there (process/spare_file.py). `in_thread` runs on a thread of
+    this disk alone; `elapsed_s` is a monotonic clock.
     """
 
     def __init__(
@@ -61,12 +75,14 @@ class Disk:
         *,
         full: Status,
         then: str,
+        has_spare: bool = False,
         in_thread: InThread,
         elapsed_s: Callable[[], float],
     ) -> None:
         self._directory = directory
         self._full = full
         self._then = then
+        self._has_spare = has_spare
         self._in_thread = in_thread
         self._elapsed_s = elapsed_s
         self._query_began_s: float | None = None  # None while no query is under way
@@ -89,7 +105,8 @@ class Disk:
         assert self._query_began_s is None
         self._query_began_s = self._elapsed_s()
         try:
-            self.space = await self._in_thread(partial(_space_of, self._directory))
+            look = _space_with_spare_file if self._has_spare else _space_of
+            self.space = await self._in_thread(partial(look, self._directory))
         except OSError as error:
             self.space, self._unknown = None, error.strerror or str(error)
         finally:
@@ -102,6 +119,41 @@ class Disk:
         if space is None or space.free_bytes >= space.reserve_bytes:
             return None
         return f"only {space.free_bytes // _MIB} MiB are free at {self._directory}; {self._then}"
+
+    def lack_of_last(self) -> str | None:
+        """Why not even what makes room should be written, in a sentence; None if it should."""
+        space = self.space
+        if space is None or space.free_bytes >= space.last_reserve_bytes:
+            return None
+        return (
+            f"only {space.free_bytes // _MIB} MiB are free at {self._directory}, too little even "
+            "to delete messages; free some space outside of it, or enlarge the disk"
+        )
+
+    async def release_spare(self) -> None:
+        """Remove the spare file, if there is one and the space is needed, and look again."""
+        if self.lack_of_last() is None:
+            return
+        with suppress(OSError):
+            if await self._in_thread(partial(release_spare_file, self._directory)):
+                self.space = await self._in_thread(partial(_space_of, self._directory))
+                log.warning(
+                    "the spare file of %s was removed, as the disk is full",
+                    self._directory,
+                    extra=event("spare_space_released"),
+                )
+
+    def shown(self, name: str) -> DiskSpace:
+        """The space by the last answer, under this name."""
+        space = self.space
+        return DiskSpace(
+            name=name,
+            directory=str(self._directory),
+            free_bytes=None if space is None else space.free_bytes,
+            size_bytes=None if space is None else space.size_bytes,
+            reserve_bytes=None if space is None else space.reserve_bytes,
+            spare_bytes=None if space is None else space.spare_bytes,
+        )
 
     def check(self) -> Check:
         """The health by the last answer, and by whether the disk still answers."""
@@ -140,7 +192,7 @@ class DiskMonitor:
         *,
         threads: Callable[[str], InThread],
         elapsed_s: Callable[[], float],
-        spawn: Callable[[Work], None],
+        spawn: Spawn,
     ) -> None:
         self._spawn = spawn
         self.by_store: dict[str, Disk] = {}
@@ -148,7 +200,11 @@ class DiskMonitor:
             self.by_store["messages"] = Disk(
                 messages,
                 full=Status.DOWN,
-                then="no messages are taken",
+                then=(
+                    "no messages are taken; delete topics, truncate them or shorten their time to "
+                    "live, or enlarge the disk"
+                ),
+                has_spare=True,
                 in_thread=threads("messages-space"),
                 elapsed_s=elapsed_s,
             )
@@ -174,10 +230,41 @@ class DiskMonitor:
                 for disk in self.by_store.values():
                     await disk.answered.wait()
 
+    def for_messages(self) -> SpaceOnDisk:
+        """What the message store knows of its disk."""
+        return SpaceOnDisk(
+            lack=self.lack_of_space,
+            lack_of_last=self.lack_of_last_space,
+            free_bytes=self.free_bytes,
+            release_spare=self.release_spare,
+            disks=self.shown,
+        )
+
+    def shown(self) -> list[DiskSpace]:
+        """The space of each disk, for people."""
+        return [disk.shown(name) for name, disk in self.by_store.items()]
+
     def lack_of_space(self) -> str | None:
         """Why no more messages should be taken, in a sentence; None if there is space."""
         disk = self.by_store.get("messages")
         return None if disk is None else disk.lack()
+
+    def lack_of_last_space(self) -> str | None:
+        """Why not even messages should be deleted, in a sentence; None if they may be."""
+        disk = self.by_store.get("messages")
+        return None if disk is None else disk.lack_of_last()
+
+    def free_bytes(self) -> int | None:
+        """The free space on the disk of messages; None if it is unknown, or if there is none."""
+        disk = self.by_store.get("messages")
+        return None if disk is None or disk.space is None else disk.space.free_bytes
+
+    async def release_spare(self) -> None:
+        """Give what makes room on the disk of messages the space of the spare file, if that is
+        needed."""
+        disk = self.by_store.get("messages")
+        if disk is not None:
+            await disk.release_spare()
 
     def check(self) -> Check:
         """The health of the worse disk."""
@@ -186,9 +273,22 @@ class DiskMonitor:
         return next(check for check in found if check.status is worst)
 
 
+def _space_with_spare_file(directory: Path) -> Space:
+    space = _space_of(directory)
+    with suppress(OSError):  # of a disk that fails; its space is known all the same
+        if keep_spare_file(
+            directory,
+            free_bytes=space.free_bytes,
+            size_bytes=space.size_bytes,
+            reserve_bytes=space.reserve_bytes,
+        ):
+            return _space_of(directory)
+    return space
+
+
 def _space_of(directory: Path) -> Space:
     try:
         usage = shutil.disk_usage(directory)
     except FileNotFoundError:  # the store creates it, if there is space
         usage = shutil.disk_usage(directory.parent)
-    return Space(usage.free, usage.total)
+    return Space(usage.free, usage.total, spare_file_bytes(directory))

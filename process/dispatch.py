@@ -1,26 +1,36 @@
-"""Dispatch of requests: admission, routes, and what is common to all handlers (protocol §1, §8).
+"""Calls, from their admission to their replies: what HTTP and sessions have in common (protocol §1,
+§8; decision 0058, §2).
 
-A request is refused with 429 above the limit of requests under way, and with 503 during the start
-and the stop. The limit on connections is process/listener.py's. The handler of an admitted request
-is called, its answer is counted, and every error becomes a problem document.
+A connection asks for the admission of a call, and begins it when its request is whole. The call is
+refused with 429 above the limit of requests under way, and with 503 during the start and the stop.
+The limit on connections is process/listener.py's. The reply is counted, and every error becomes a
+problem document.
+
+Calls of one operation that arrive in one turn of the event loop, over all connections, go to their
+handler together, as a batch. The calls of one connection are begun in the order in which they
+arrived.
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
-from tuff.disk.event_loop import Arrivals
-from tuff.log_events import event
+from kernel.event_loop import Arrivals, LightTask
+from kernel.exchange import (
+    Handler,
+    ManyHandler,
+    Reply,
+    Request,
+    Route,
+    begin_many,
+    problem_reply,
+)
+from kernel.log_events import event
+from process.access_guard import AccessGuard
+from process.metrics import Metrics
+from process.streamed_replies import StreamHandler, StreamRoute
 from tuff.protocol.errors import (
     InternalError,
     OverloadedError,
@@ -28,35 +38,28 @@ from tuff.protocol.errors import (
     StartingError,
     TuffError,
 )
-from tuff.protocol.exchange import Handler, JointHandler, Reply, Request, Route, problem_reply
+from tuff.protocol.operations import (
+    CHECK_LIVE,
+    CHECK_READY,
+    CHECK_STARTUP,
+    GET_METRICS,
+    OPERATIONS,
+    Operation,
+)
 from tuff.protocol.sentences import counted
-
-if TYPE_CHECKING:
-    from process.metrics import Metrics
+from tuff_storage.disk.locks import StoreError
 
 log = logging.getLogger(__name__)
 
 UNMATCHED = "unmatched"  # the operation, in metrics, of a request that no route serves
-_CALLS = "/v1/"
-_ALWAYS_ADMITTED = frozenset(
-    f"GET {path}" for path in ("/health/live", "/health/startup", "/health/ready", "/metrics")
-)
+REFUSALS = (TuffError, StoreError)  # no bug if the client that would be told has disconnected
+_ALWAYS_ADMITTED = frozenset(map(str, (CHECK_LIVE, CHECK_STARTUP, CHECK_READY, GET_METRICS)))
 # Reads that may wait for long. They end with their connection: otherwise nothing would bound their
 # number, since they count neither as a connection nor, while they wait, as a request under way.
+# All other requests run to their end: they may have changed something already.
 _ENDS_WITH_CONNECTION = frozenset(
-    {
-        "POST /v1/namespaces/{ns}/topics/{t}/poll",
-        "POST /v1/namespaces/{ns}/topics/{t}/wait",
-        "GET /v1/namespaces/{ns}/topics/{t}/messages",
-        "POST /v1/namespaces/{ns}/topics/{t}/share-groups/{share}/lease",
-    }
+    str(each) for each in OPERATIONS if each.waits and not each.leaves_doubt
 )
-
-
-def ends_with_connection(operation: str) -> bool:
-    """Whether a request of this operation ends with its connection. All others run to their end:
-    they may have changed something already."""
-    return operation in _ENDS_WITH_CONNECTION
 
 
 class Admission:
@@ -75,14 +78,14 @@ class Admission:
         self._idle = asyncio.Event()
         self.under_way = 0
 
-    def enter(self, count: int = 1) -> None:
-        """Count requests in. Raises: StartingError, ShuttingDownError, OverloadedError."""
+    def enter(self) -> None:
+        """Count a request in. Raises: StartingError, ShuttingDownError, OverloadedError."""
         if not self._is_open:
             self._refuse()
-        if self.under_way + count > self._pending_max:
-            self._require_capacity(count)
-        self.under_way += count
-        self._arrivals.count += count
+        if self.under_way >= self._pending_max:
+            self._require_capacity()
+        self.under_way += 1
+        self._arrivals.count += 1
 
     def open(self) -> None:
         """Admit requests, unless it was stopped before."""
@@ -93,16 +96,17 @@ class Admission:
             raise ShuttingDownError("the server is stopping; try again when it is back")
         raise StartingError("the server is starting, and recovers its stores; try again soon")
 
-    def _require_capacity(self, count: int) -> None:
+    def _require_capacity(self) -> None:
         pending = self.under_way - self._waiting()
-        if pending + count > self._pending_max:
+        if pending >= self._pending_max:
             raise OverloadedError(
                 f"{pending} requests are under way, the limit of "
                 f"server.max_pending_requests={self._pending_max}; try again"
             )
 
-    def leave(self, count: int = 1) -> None:
-        self.under_way -= count
+    def leave(self) -> None:
+        """Count a request out."""
+        self.under_way -= 1
         if self.is_stopping and not self.under_way:
             self._idle.set()
 
@@ -124,128 +128,244 @@ class Admission:
             )
 
 
-class _Answer(Protocol):
-    @property
-    def status(self) -> int: ...
+class Callee(NamedTuple):
+    """The handlers of an operation, and the names of the parameters of its path. `stream` answers
+    in the place of `handler`, in parts. `declared` None: no route serves the request.
+
+    `ends_with_connection`: a call ends when its client disconnects. `is_admitted`: its calls count
+    among those under way, and are refused above the limit.
+    """
+
+    operation: str
+    handler: Handler
+    many: ManyHandler | None
+    names: tuple[str, ...]
+    ends_with_connection: bool
+    is_admitted: bool
+    declared: Operation | None
+    stream: StreamHandler | None = None
 
 
-Question = TypeVar("Question")
-Answer = TypeVar("Answer", bound=_Answer)
+def callee_of(route: Route) -> Callee:
+    operation, handler, many = route
+    line = str(operation)
+    is_poll = line in _ENDS_WITH_CONNECTION
+    assert many is None or not is_poll, "a poll is given up by itself, when its client disconnects"
+    is_admitted = line not in _ALWAYS_ADMITTED
+    return Callee(line, handler, many, operation.parameters, is_poll, is_admitted, operation)
 
 
-class RequestDispatcher(Protocol):
-    """What a connection needs of a dispatcher."""
+def stream_callee_of(route: StreamRoute) -> Callee:
+    return callee_of(Route(route.operation, _never))._replace(stream=route.handler)
 
-    def answer(
-        self,
-        operation: str,
-        handler: Callable[[Question], Awaitable[Answer]],
-        question: Question,
-    ) -> Coroutine[Any, Any, Answer | Reply]:
-        """The handler's reply, or a problem document. Raises: ConnectionError: the client has
-        closed the connection."""
 
-    def refuse(self, operation: str, error: TuffError) -> Reply:
-        """The reply to a request that reached no handler."""
+async def _never(_request: Request) -> Reply:
+    raise AssertionError("another handler answers")
+
+
+def unmatched(method: str) -> Callee:
+    """In place of the handlers of a request with this method that no route serves. Metrics do not
+    name its path: each would have a series of its own."""
+    return Callee(f"{method} {UNMATCHED}", _never, None, (), False, True, None)  # noqa: FBT003 - a tuple
+
+
+class Client(Protocol):
+    """A connection with calls under way."""
+
+    def answered(self, call: "Call", reply: Reply, /) -> None:
+        """The reply to a call."""
+
+    def fail(self, error: BaseException, /) -> None:
+        """A call gets no reply: the client has disconnected, or the server stops."""
+
+
+class Call:
+    """A call under way: from its admission until it is answered or given up. `id` is the client's
+    name of it, and `size` what it occupies, in bytes."""
+
+    # Their first values are of the class, since an object is made for every call.
+    _watchers: tuple[Callable[[Reply | Exception], None], ...] = ()
+    is_answered = False
+    work: LightTask[Reply] | None = None  # of a handler that waits
+
+    def __init__(
+        self, dispatcher: "Dispatcher", client: Client, call_id: int, callee: Callee, size: int
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._client = client
+        self.id = call_id
+        self.callee = callee
+        self.size = size
+        self.began_s = dispatcher.elapsed_s()
+
+    def watch(self, watcher: Callable[[Reply | Exception], None]) -> None:
+        self._watchers = (watcher, *self._watchers)
+
+    def reply(self, reply: Reply | Exception) -> None:
+        assert not self.is_answered, f"a second reply to a call of {self.callee.operation}: {reply}"
+        self._end(reply)
+        self._client.answered(self, self._dispatcher.ended(self, reply))
+
+    def fail(self, error: BaseException) -> None:
+        """End the call with what its handler has raised."""
+        if isinstance(error, Exception) and not isinstance(error, ConnectionError):
+            self.reply(error)
+            return
+        self._end(ConnectionResetError("the client gets no reply"))
+        self._dispatcher.leave(self)
+        self._client.fail(error)
+
+    def give_up(self) -> None:
+        """End the call without a reply, unless it is in a batch."""
+        if self.work is None:
+            return
+        work = self.work
+        self._end(ConnectionResetError("the client has disconnected"))
+        work.give_up()
+        self._dispatcher.leave(self)
+
+    def _end(self, reply: Reply | Exception) -> None:
+        self.is_answered = True
+        if self.work is not None:
+            self.work = None  # it refers to this call
+        for watcher in self._watchers:
+            watcher(reply)
+
+
+# Looks at the head of a call that is admitted. It may watch the reply.
+Watch = Callable[[Call, Operation, Request], None]
 
 
 class Dispatcher:
-    """Calls handlers, and turns their errors into replies. Lives on one event loop.
+    """Admits calls, lets handlers answer them, and turns errors into replies. Lives on one event
+    loop.
 
-    `elapsed_s` is a monotonic clock, in seconds.
+    `elapsed_s` is a monotonic clock, in seconds. `access` None: every client may do everything. Of
+    the `watches`, the first one sees a reply last.
     """
 
     def __init__(
-        self, admission: Admission, metrics: "Metrics", *, elapsed_s: Callable[[], float]
+        self,
+        admission: Admission,
+        metrics: Metrics,
+        *,
+        elapsed_s: Callable[[], float],
+        access: AccessGuard | None = None,
+        watches: Sequence[Watch] = (),
     ) -> None:
         self._admission = admission
         self._metrics = metrics
-        self._elapsed_s = elapsed_s
+        self.elapsed_s = elapsed_s
+        self._access = access
+        self._watches = watches
         self._bugs = itertools.count(1)
+        self._collected: list[tuple[ManyHandler, list[Request]]] = []
+        self._newest: dict[str, int] = {}  # the index of the newest batch of an operation
+        # The index of the last batch with a call of this client, before which it gets no other.
+        self._last: dict[Client, int] = {}
 
-    async def answer(
-        self,
-        operation: str,
-        handler: Callable[[Question], Awaitable[Answer]],
-        question: Question,
-    ) -> Answer | Reply:
-        """The handler's reply, or a problem document.
+    # From a connection.
 
-        Raises:
-            ConnectionError: the client has closed the connection.
-        """
-        began_s = self._elapsed_s()
-        answered: Answer | Reply
-        try:
-            if operation in _ALWAYS_ADMITTED:
-                answered = await handler(question)
-            else:
-                self._admission.enter()
-                try:
-                    answered = await handler(question)
-                finally:
-                    self._admission.leave()
-        except ConnectionError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a refusal, or it is logged and the process goes on
-            answered = self._failed(operation, error)
-        self._metrics.observe_request(operation, answered.status, self._elapsed_s() - began_s)
-        return answered
-
-    def begin_jointly(
-        self, operation: str, handler: JointHandler, requests: Sequence[Request]
-    ) -> tuple[Coroutine[Any, Any, Sequence[Reply]], Collection[int]] | None:
-        """Begin calls that are handled at once: the replies, for which the caller waits at once,
-        and the indexes of the calls that are to be answered by themselves. None: all are."""
-        count = len(requests)
-        try:
-            self._admission.enter(count)
-        except TuffError:
-            return None  # there may be room for some of them
-        joint = None
-        try:
-            joint = handler(requests)
-        except TuffError:
-            pass  # each call will say by itself what is wrong
-        except Exception as error:  # noqa: BLE001 - it is logged, and each goes on by itself
-            self._bug(operation, error)
-        left_count = count if joint is None else len(joint.left)
-        self._admission.leave(left_count)
-        if joint is None or left_count == count:
-            return None
-        return self._replies(operation, joint.replies, count - left_count), joint.left
-
-    async def _replies(
-        self, operation: str, answers: Awaitable[Sequence[Reply | Exception]], count: int
-    ) -> Sequence[Reply]:
-        began_s = self._elapsed_s()
-        try:
-            answered = await answers
-        except Exception as error:  # noqa: BLE001 - of all of them
-            answered = [error] * count
-        finally:
-            self._admission.leave(count)
-        seconds = self._elapsed_s() - began_s
-        replies = [
-            self._failed(operation, each) if isinstance(each, Exception) else each
-            for each in answered
-        ]
-        for reply in replies:
-            self._metrics.observe_request(operation, reply.status, seconds)
-        return replies
-
-    def _failed(self, operation: str, error: Exception) -> Reply:
-        """The reply to a call that raised this: a refusal, or a bug."""
-        return problem_reply(error) if isinstance(error, TuffError) else self._bug(operation, error)
+    def admit(self, client: Client, call_id: int, callee: Callee, size: int = 0) -> Call:
+        """A new call, which counts as under way until it is answered or given up. Raises:
+        StartingError, ShuttingDownError, OverloadedError."""
+        if callee.is_admitted:
+            self._admission.enter()
+        return Call(self, client, call_id, callee, size)
 
     def refuse(self, operation: str, error: TuffError) -> Reply:
-        """The reply to a request that reached no handler; it is counted."""
-        self.count(operation, error.status, 0.0)
+        """The reply to a request that was not admitted; it is counted."""
+        self._metrics.observe_request(operation, error.status, 0.0)
         return problem_reply(error)
 
-    def count(self, operation: str, status: int, seconds: float) -> None:
-        """Count a request that was answered elsewhere, in so many seconds."""
-        self._metrics.observe_request(operation, status, seconds)
+    def begin(self, call: Call, client: Client, request: Request) -> None:
+        """Let the handler answer a call whose request is whole."""
+        if self._watches:
+            self._watch(call, request)
+        self.begin_whole(call, client, request)
+
+    def begin_head(self, call: Call, head: Request) -> None:
+        """Look at the head of a call whose body is on its way. Raises: UnauthenticatedError,
+        ForbiddenError: no body makes it allowed."""
+        self._watch(call, head)
+        declared = call.callee.declared
+        if self._access is not None and declared is not None:
+            self._access.require_head(declared, head)
+
+    def begin_whole(self, call: Call, client: Client, request: Request) -> None:
+        """Let the handler answer a call whose head was looked at: at the end of the turn, with
+        others, or now. Before a call that is begun now come those of its client that were
+        collected."""
+        callee = call.callee
+        if self._access is not None and callee.declared is not None:
+            try:
+                request = self._access.admitted(call, callee.declared, request)
+            except Exception as error:  # noqa: BLE001 - a refusal, or a bug
+                call.reply(error)
+                return
+        if callee.many is not None:
+            self._collect(callee.many, callee.operation, client, request.of_call(call))
+            return
+        if client in self._last:
+            self._begin_collected()
+        self._run(call, request)
+
+    def _watch(self, call: Call, head: Request) -> None:
+        declared = call.callee.declared
+        assert declared is not None, "the client was told that no route serves the request"
+        for watch in self._watches:
+            watch(call, declared, head)
+
+    def _run(self, call: Call, request: Request) -> None:
+        """Let a handler answer a single call."""
+        try:
+            work = call.callee.handler(request).__await__()
+            awaited = next(work)
+        except StopIteration as end:  # it did not wait
+            call.reply(end.value)
+        except BaseException as error:  # noqa: BLE001 - as in a task
+            call.fail(error)
+        else:
+            call.work = LightTask(work, call.reply, call.fail, REFUSALS)
+            call.work.wait_for(awaited)
+
+    # Batches.
+
+    def _collect(self, many: ManyHandler, operation: str, client: Client, request: Request) -> None:
+        index = self._newest.get(operation, -1)
+        if index < self._last.get(client, 0):
+            index = self._newest[operation] = len(self._collected)
+            if index == 0:
+                asyncio.get_running_loop().call_soon(self._begin_collected)
+            self._collected.append((many, []))
+        self._last[client] = index
+        self._collected[index][1].append(request)
+
+    def _begin_collected(self) -> None:
+        collected, self._collected = self._collected, []
+        self._newest.clear()
+        self._last.clear()
+        for many, requests in collected:
+            begin_many(many, requests)
+
+    # From a call.
+
+    def ended(self, call: Call, reply: Reply | Exception) -> Reply:
+        """Count a call out that has ended with this; returns the reply for its client."""
+        self.leave(call)
+        operation = call.callee.operation
+        if isinstance(reply, Exception):
+            reply = self._problem(operation, reply)
+        self._metrics.observe_request(operation, reply.status, self.elapsed_s() - call.began_s)
+        return reply
+
+    def leave(self, call: Call) -> None:
+        """The call is not under way any more."""
+        if call.callee.is_admitted:
+            self._admission.leave()
+
+    def _problem(self, operation: str, error: Exception) -> Reply:
+        return problem_reply(error) if isinstance(error, TuffError) else self._bug(operation, error)
 
     def _bug(self, operation: str, error: Exception) -> Reply:
         # The reply names the log line.
@@ -254,79 +374,3 @@ class Dispatcher:
         log.error("bug %d in %s", bug, operation, exc_info=error, extra=extra)
         detail = f"the server has a bug, and logged this as bug {bug}; tell the operator"
         return problem_reply(InternalError(detail))
-
-
-class Resource(NamedTuple):
-    """All routes of the path that matched, by their method."""
-
-    path: str
-    handlers: Mapping[str, Handler]
-    parameters: Mapping[str, str]
-
-    def methods(self) -> list[str]:
-        """The methods that are answered, sorted: those of the routes, and HEAD."""
-        methods = list(self.handlers)
-        # Probes ask with HEAD. As a call of the protocol it would do a read's work for nothing.
-        if "GET" in methods and not self.path.startswith(_CALLS):
-            methods.append("HEAD")
-        return sorted(methods)
-
-
-class _Node:
-    __slots__ = ("fixed", "handlers", "names", "parameter", "path")
-
-    def __init__(self) -> None:
-        self.fixed: dict[str, _Node] = {}
-        self.parameter: _Node | None = None
-        self.handlers: dict[str, Handler] = {}
-        self.names: tuple[str, ...] = ()
-        self.path = ""
-
-
-class RouteTree:
-    """Every route, by the segments of its path. A fixed segment wins over a parameter: `/run` is
-    never a transaction of that name."""
-
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._root = _Node()
-        for route in routes:
-            self._add(route)
-
-    def _add(self, route: Route) -> None:
-        node, names = self._root, []
-        for segment in route.path.split("/")[1:]:
-            if segment.startswith("{"):
-                names.append(segment[1:-1])
-                node.parameter = node.parameter or _Node()
-                node = node.parameter
-            else:
-                # A line is looked up without its number (process/plain_requests.py).
-                assert not segment.isdigit(), f"{route.path} has a number that it does not name"
-                node = node.fixed.setdefault(segment, _Node())
-        assert node.names in ((), tuple(names)), f"{route.path} names a segment in two ways"
-        node.names, node.path = tuple(names), route.path
-        node.handlers[route.method] = route.handler
-
-    def find(self, segments: Sequence[str]) -> Resource | None:
-        """The routes of a path, by its segments without escapes; None without one."""
-        values: list[str] = []
-        node = _descend(self._root, segments, values)
-        if node is None:
-            return None
-        return Resource(node.path, node.handlers, dict(zip(node.names, values, strict=True)))
-
-
-def _descend(node: _Node, segments: Sequence[str], values: list[str]) -> _Node | None:
-    if not segments:
-        return node if node.handlers else None
-    segment, rest = segments[0], segments[1:]
-    below = node.fixed.get(segment)
-    if below is not None and (found := _descend(below, rest, values)) is not None:
-        return found
-    if node.parameter is None or not segment:
-        return None
-    values.append(segment)
-    found = _descend(node.parameter, rest, values)
-    if found is None:
-        values.pop()
-    return found

@@ -4,14 +4,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from tuff.log_events import event
-from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
+from kernel.exchange import Reply, Request, Route, json_reply, read_query
+from kernel.log_events import event
+from tuff.protocol import operations
 from tuff.version import __version__
-
-if TYPE_CHECKING:
-    from tx.outcomes import OpenTransaction
+from tx.outcomes import OpenTransaction
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +74,7 @@ def check_directory(check: Check, *, is_lost: bool) -> Check:
     return Check(Status.DEGRADED, f"{check.detail}; {lost}", "the shared directory is lost")
 
 
-def check_prepared(check: Check, prepared: "Sequence[OpenTransaction]") -> Check:
+def check_prepared(check: Check, prepared: Sequence[OpenTransaction]) -> Check:
     """Degrade the check of transactions while these have been prepared for long. Their databases
     have to decide, and no time-out ends them."""
     if not prepared:
@@ -88,7 +86,7 @@ def check_prepared(check: Check, prepared: "Sequence[OpenTransaction]") -> Check
     return Check(Status.DEGRADED, f"{check.detail}; {late}", f"prepared for long: {shown}")
 
 
-def _shown_prepared(opened: "OpenTransaction") -> str:
+def _shown_prepared(opened: OpenTransaction) -> str:
     assert opened.prepared is not None
     return f"{opened.transaction_id} ({opened.prepared.database})"
 
@@ -149,7 +147,7 @@ def routes(
         read_query(request.query, parameters=())
         found, is_shown = checks(), shows_details(request)
         worst = worst_of(*(check.status for check in found.values()))
-        form = {
+        body = {
             "status": worst.value,
             "version": __version__,
             "checks": {
@@ -157,10 +155,10 @@ def routes(
                 for name, check in found.items()
             },
         }
-        return json_reply(form, status=503 if worst is Status.DOWN else 200)
+        return json_reply(body, status=503 if worst is Status.DOWN else 200)
 
     return [
-        Route("GET", "/health/live", live),
-        Route("GET", "/health/startup", startup),
-        Route("GET", "/health/ready", ready),
+        Route(operations.CHECK_LIVE, live),
+        Route(operations.CHECK_STARTUP, startup),
+        Route(operations.CHECK_READY, ready),
     ]

@@ -1,60 +1,92 @@
 """One connection: reads its requests, and answers them one after the other (protocol §1).
 
-A connection reads in two ways. At first it looks for *plain* requests (process/plain_requests.py),
-which need no parser. At the first request that is not plain it begins to parse
-(process/request_parser.py), from that request on until it closes. Everything else is the same for
-both: admission, limits, replies (whole, or sent in parts), idle time, and how it is closed.
+llhttp reads the bytes (process/request_parser.py). The connection is always in one of these states;
+a state without progress ends after its time limit:
 
-Bytes that arrive while a whole request waits for its answer are held, up to a bound; above it the
-connection is not read. A connection whose client does not read its replies is aborted.
+    state        what is so                                    next states
+    IDLE         no request has begun                          HEAD BODY ANSWERING CLOSING
+    HEAD         a part of a head is here                      BODY ANSWERING CLOSING
+    BODY         a request is admitted, its body is coming     ANSWERING, or as ANSWERING
+    ANSWERING    a whole request is under way                  IDLE DISCARDING CLOSING
+    DISCARDING   it was answered before its body was whole     IDLE CLOSING
+    CLOSING      the last reply is written                     GONE
+    GONE         the connection is lost, or became a session
+
+Requests that arrive behind one under way wait, up to a bound; above it the connection is not read.
+A connection whose client does not read its replies is aborted.
 """
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from email.utils import formatdate
+from enum import Enum, auto
 from fcntl import ioctl
 from functools import partial
 from http import HTTPStatus
 from termios import FIONREAD
 
+from kernel.exchange import Reply, Request, Route
 from process.allowed_hosts import AllowedHosts
 from process.connections import Connections
-from process.dispatch import UNMATCHED, RequestDispatcher, RouteTree, ends_with_connection
-from process.parsed_requests import RoutedRequest, whole_body
-from process.plain_requests import PlainHeads, RequestLines
+from process.dispatch import (
+    UNMATCHED,
+    Call,
+    Dispatcher,
+    callee_of,
+    stream_callee_of,
+)
 from process.request_parser import (
     METHODS,
+    HeaderCache,
     ParsedRequest,
     RequestParser,
-    authorization_of,
-    read_target,
+    body_too_large,
     refusal_of_head,
-    require_no_coding,
 )
+from process.route_tree import RoutedLine, RouteTree
 from process.slow_readers import SlowReader
-from process.streamed_replies import ReplyParts, ReplyStream, StreamRoute
+from process.streamed_replies import ReplyStream, StreamHandler, StreamRoute
 from process.tls import names_of
-from tuff.disk.event_loop import LightTask
-from tuff.disk.locks import StoreError
 from tuff.protocol.errors import BadRequestError, MethodNotAllowedError, TuffError
-from tuff.protocol.exchange import Reply, Request, Route
 
 SERVER_NAME = "tuff"  # what every reply calls the server
-PLAIN_BODY_BYTES_MAX = 1 << 20  # bytes; a request with a larger body is parsed
 JOINED_BYTES_MAX = 1 << 16  # bytes of a body; a larger one is not copied behind its head
-HELD_BYTES_MAX = 1 << 18  # bytes that wait behind a request under way; then reading pauses
+HELD_BYTES_MAX = 1 << 18  # bytes that arrive behind a request under way; then reading pauses
 KEEP_ALIVE_S = 75.0  # seconds an idle connection is kept
-# Seconds from the first byte of a head to its last one. Clients send it in one piece, or nearly
-# so. Without a limit, a client that sends it byte by byte would keep its connection for ever.
-HEAD_S_MAX = 30.0
-# Seconds in which the rest of the body of a refused request is read and dropped. Closing at once
-# would reset the connection before the client has read the refusal.
-LINGER_S_MAX = 10.0
+# Seconds without a byte of a body that was announced. An interrupted network is usually back by
+# then. A client that is gone must not count among `server.max_pending_requests` for longer.
+UPLOAD_QUIET_S_MAX = 30.0
 
 SWITCHING = 101  # the status of the reply with which HTTP ends
-REFUSALS = (TuffError, StoreError)  # no bug if the client that would be told has disconnected
+SENT = Reply()  # the reply to a request that was answered in parts
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class State(Enum):
+    """What a connection does."""
+
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    ANSWERING = auto()
+    DISCARDING = auto()
+    CLOSING = auto()
+    GONE = auto()
+
+
+IDLE, HEAD, BODY, ANSWERING, DISCARDING, CLOSING, GONE = State
+
+LIMITS_S = {
+    IDLE: KEEP_ALIVE_S,
+    # From the first byte of a head to its last one. Clients send it in one piece, or nearly so.
+    # Without a limit, a client that sends it byte by byte would keep its connection for ever.
+    HEAD: 30.0,
+    BODY: UPLOAD_QUIET_S_MAX,
+    # The rest of the body of a refused request is read and dropped. Closing at once would reset the
+    # connection before the client has read the refusal.
+    DISCARDING: 10.0,
+}
 
 
 class ReplyEncoder:
@@ -101,7 +133,7 @@ class ReplyEncoder:
 
 
 def closing(reply: Reply) -> Reply:
-    """The same reply, which says that the connection closes after it."""
+    """A copy of a reply that says that the connection closes after it."""
     return reply._replace(headers=(*reply.headers, ("Connection", "close")))
 
 
@@ -112,15 +144,6 @@ def _start(status: int, content_type: str | None) -> bytes:
     )
 
 
-RequireAccess = Callable[[str, Request], None]
-# Answers a request whose body has not arrived yet: its operation, its head, and a way to the body.
-Upload = Callable[[str, Request, Callable[[], Awaitable[bytes]]], Awaitable[Reply]]
-
-
-def require_nothing(_operation: str, _head: Request) -> None:
-    """Every client has access."""
-
-
 class HttpService:
     """What all connections share. Lives on one event loop. `now_ms` is the wall clock."""
 
@@ -128,34 +151,20 @@ class HttpService:
         self,
         routes: Sequence[Route],
         streams: Sequence[StreamRoute],
-        dispatcher: RequestDispatcher,
+        dispatcher: Dispatcher,
         hosts: AllowedHosts,
         *,
         max_request_bytes: int,
         now_ms: Callable[[], int],
-        require_access: RequireAccess = require_nothing,
-        upload: Upload | None = None,
-        holds_bodies: bool = True,
-        connections: Connections | None = None,
     ) -> None:
-        """`require_access` is called with the head of a request, before its body is read. It raises
-        the refusal of a request that no body makes allowed. `upload` is called in its place where
-        another process decides. `holds_bodies`: the rest of the body of a plain request is waited
-        for without a parser."""
-        self.require_access = require_access
-        self.upload = upload
-        self.holds_bodies = holds_bodies
         self.loop = asyncio.get_running_loop()
-        self.heads = PlainHeads(RequestLines(RouteTree(routes)), hosts)
-        self.streams = {f"{each.method} {each.path}": each.handler for each in streams}
-        of_streams = [Route(each.method, each.path, _never) for each in streams]
-        self.tree = RouteTree([*routes, *of_streams])
+        self.tree = RouteTree([*map(callee_of, routes), *map(stream_callee_of, streams)])
         self.dispatcher = dispatcher
         self.hosts = hosts
+        self.fields = HeaderCache(hosts)
         self.replies = ReplyEncoder(now_ms=now_ms, elapsed_s=self.loop.time)
         self.max_request_bytes = max_request_bytes
-        self.plain_body_bytes_max = min(max_request_bytes, PLAIN_BODY_BYTES_MAX)
-        self.connections = Connections() if connections is None else connections
+        self.connections = Connections()
         # Continues a connection whose client has changed the protocol, with what its request says
         # about the client.
         self.switch: Callable[[asyncio.Transport, Request], None] | None = None
@@ -163,6 +172,8 @@ class HttpService:
 
 class HttpConnection(asyncio.Protocol):
     """One connection, until it closes."""
+
+    _transport: asyncio.Transport  # from the moment at which it is open
 
     def __init__(
         self,
@@ -176,21 +187,19 @@ class HttpConnection(asyncio.Protocol):
         self._loop = service.loop
         self._certificate: tuple[str, ...] = ()  # the names in that of the client
         self._address = ""  # of the client; empty for a Unix socket
-        self._transport: asyncio.Transport | None = None
-        self._held = bytearray()  # bytes that were received and not read
-        self._needed = 0  # bytes that must be held before a plain request is whole
-        self._parser: RequestParser | None = None  # from the first request that is not plain
-        self._head_watched: ParsedRequest | None = None  # its head has a time limit that runs
-        # The parsed request that is under way, or whose body is still to come.
-        self._current: ParsedRequest | None = None
-        self._work: LightTask[Reply] | LightTask[Reply | ReplyParts] | None = None  # under way
-        self._operation = ""  # of the request under way, or of the last one
+        self._parser = RequestParser(
+            max_request_bytes=service.max_request_bytes, read_fields=service.fields.read
+        )
+        self._state = IDLE
+        self._since_s = 0.0  # when it last made progress in its state, where that has a limit
+        self._timer: asyncio.TimerHandle | None = None  # checks the limit, or earlier
+        self._current: ParsedRequest | None = None  # the last request that was begun
+        self._call: Call | None = None  # of the request in BODY and ANSWERING, if it is admitted
+        self._head: Request | None = None  # of the request in BODY
+        self._held_bytes = 0  # that have arrived behind the request under way
+        self._is_last = service.connections.is_ending  # the connection closes after the next reply
         self._is_paused = False  # the client does not read its replies
         self._writable: asyncio.Future[None] | None = None  # done when it reads again
-        self._is_closing = service.connections.is_ending  # after the next reply
-        self._is_closed = False  # nothing more is read or answered
-        self._idle_since_s = 0.0  # when the last request was answered; 0 at first
-        self._timer: asyncio.TimerHandle | None = None  # of idle time
         self._slow_reader: SlowReader | None = None  # once the transport has paused
 
     # What the event loop calls.
@@ -205,31 +214,39 @@ class HttpConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._address = peer[0] if isinstance(peer, tuple) else ""
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._close_if_idle()
+        self._enter(IDLE)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._service.connections.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        was, self._state = self._state, GONE
+        self._stop()
         if self._slow_reader is not None:
             self._slow_reader.stop()
-        if self._parser is not None:
-            self._parser.stop()
+        self._service.connections.discard(self)
         lost = ConnectionResetError("the client has closed the connection")
-        if ends_with_connection(self._operation):
-            self._give_up()
-        elif self._current is not None and not self._current.is_whole:
-            self._current.fail(lost)
+        call = self._call
+        if call is not None and was is BODY:
+            call.fail(lost)
+        elif call is not None and call.callee.ends_with_connection:
+            call.give_up()
         if self._writable is not None and not self._writable.done():
             self._writable.set_exception(lost)
 
     def data_received(self, data: bytes) -> None:
-        if self._held or self._work is not None or self._is_paused or self._parser is not None:
-            self._held += data
-            self._go_on()
+        self._parser.feed(data)
+        state, current = self._state, self._current
+        if state in (IDLE, HEAD) and not self._is_paused:
+            self._begin_next()
+        elif current is not None and state is BODY:
+            self._since_s = self._loop.time()
+            if current.is_whole or current.error is not None:
+                self._begin_whole(current)
+        elif current is not None and state is DISCARDING:
+            if current.is_whole:
+                self._end_discarding()
         else:
-            self._take_plain(data)
+            self._held_bytes += len(data)
+            if self._held_bytes > HELD_BYTES_MAX:
+                self._transport.pause_reading()
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -241,346 +258,226 @@ class HttpConnection(asyncio.Protocol):
             self._slow_reader.caught_up()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
-        self._go_on()
+        self._begin_next()
 
     # What the listener calls.
 
     def end_with_reply(self) -> None:
         """Close the connection after the next reply, which says so."""
-        self._is_closing = True
+        self._is_last = True
 
     def close(self) -> None:
         """Close the connection, once what has arrived is answered."""
-        self._is_closing = True
-        if not (self._is_busy() or self._held or self._has_unread_bytes()):
+        self._is_last = True
+        is_idle = self._state is IDLE and self._parser.is_at_start
+        if is_idle and not self._has_unread_bytes():
             self._hang_up()
 
     def abort(self) -> None:
         """Close the connection now, and give up the request under way."""
-        self._give_up()
-        if self._transport is not None:
-            self._transport.abort()
+        if self._call is not None:
+            self._call.give_up()
+        self._transport.abort()
 
     # Reading.
 
-    def _go_on(self) -> None:
-        """Read on, and begin the next request if its turn has come."""
-        if self._transport is None or self._is_closed:
+    def _begin_next(self) -> None:
+        """Begin the next request, if its turn has come and its head is whole."""
+        if self._state not in (IDLE, HEAD) or self._is_paused:
             return
-        if self._is_paused:
-            self._bound_held()
-        elif self._parser is not None:
-            self._go_on_parsing(self._parser)
-        elif self._work is not None:
-            self._bound_held()
-        elif self._held and len(self._held) >= self._needed:
-            self._needed = 0
-            self._take_plain(self._take_held())
-
-    def _bound_held(self) -> None:
-        if len(self._held) > HELD_BYTES_MAX and self._transport is not None:
-            self._transport.pause_reading()
-
-    def _take_held(self) -> bytes:
-        data = bytes(self._held)
-        self._held.clear()
-        if self._transport is not None:
+        parser = self._parser
+        parsed = parser.queue.popleft() if parser.queue else None
+        if self._held_bytes and not parser.queue:
+            self._held_bytes = 0
             self._transport.resume_reading()
-        return data
+        if parsed is not None:
+            self._begin(parsed)
+        elif parser.refusal is not None:
+            self._current = None
+            self._refuse(parser.refusal)
+        elif parser.is_in_request and self._state is IDLE:
+            self._enter(HEAD)
 
-    def _take_plain(self, data: bytes) -> None:
-        """Begin the plain request at the start of the bytes, or hold them until it is whole. From
-        any other request on, parse."""
-        service = self._service
-        head = service.heads.read(data)
-        if head is None or head.fields.content_length > service.plain_body_bytes_max:
-            self._held += data
-            self._begin_parsing()
+    def _begin(self, parsed: ParsedRequest) -> None:
+        self._current = parsed
+        self._state = ANSWERING
+        service, fields = self._service, parsed.fields
+        refusal = refusal_of_head(parsed)
+        if refusal is not None:
+            self._refuse(refusal)
             return
-        (operation, handler, parameters, query), fields, size = head
-        stop = size + fields.content_length
-        if len(data) > stop:
-            self._held += data[stop:]
-        request = Request(
-            parameters,
-            query,
+        try:
+            line = service.tree.find(parsed.method, parsed.target)
+        except BadRequestError as error:
+            self._refuse(error)
+            return
+        operation, foreign = line.callee.operation, fields.foreign
+        if line.authority is not None:
+            foreign = service.hosts.refusal(fields.by_name, authority=line.authority)
+        if foreign is not None:
+            self._answer(service.dispatcher.refuse(operation, foreign))
+            return
+        try:
+            callee = line.callee
+            if callee.stream is not None:
+                callee = callee._replace(handler=partial(self._stream, callee.stream, parsed))
+            call = self._call = service.dispatcher.admit(self, 0, callee)
+        except TuffError as error:
+            self._answer(service.dispatcher.refuse(operation, error))
+            return
+        self._begin_admitted(call, parsed, line)
+
+    def _begin_admitted(self, call: Call, parsed: ParsedRequest, line: RoutedLine) -> None:
+        fields = parsed.fields
+        refusal = fields.coding or line.refusal
+        if refusal is not None:
+            call.reply(refusal)
+            return
+        head = Request(
+            line.parameters,
+            line.query,
             fields.content_type,
             fields.accept,
-            data[size:stop],
+            bytes(parsed.body) if parsed.is_whole else b"",
             fields.is_forwarded,
             fields.wants_redirect,
             fields.authorization,
             self._certificate,
             self._address,
+            fields.traceparent,
+            fields.upgrade if parsed.version == "1.1" else None,
         )
-        if len(data) < stop:
-            self._held += data
-            if self._has_access(operation, request):
-                self._needed = stop
-            else:
-                self._begin_parsing()  # which refuses it without the rest of its body
+        if not parsed.is_whole or parsed.error is not None:
+            self._begin_body(call, parsed, head)
             return
-        self._operation = operation
-        work = service.dispatcher.answer(operation, handler, request)
-        self._work = LightTask(work, self._answer_plain, self._fail, REFUSALS)
-        self._work.go_on()
+        parsed.body = b""  # it is in the request
+        self._service.dispatcher.begin(call, self, head)
 
-    def _has_access(self, operation: str, head: Request) -> bool:
-        if not self._service.holds_bodies:
-            return False  # it is not known yet
+    def _begin_body(self, call: Call, parsed: ParsedRequest, head: Request) -> None:
+        """Wait for the body of a request, unless its head is refused."""
         try:
-            self._service.require_access(operation, head)
-        except TuffError:
-            return False
-        return True
-
-    def _begin_parsing(self) -> None:
-        self._parser = RequestParser(
-            max_request_bytes=self._service.max_request_bytes, now_s=self._loop.time
-        )
-        self._go_on()
-
-    def _go_on_parsing(self, parser: RequestParser) -> None:
-        if self._current is not None and not self._current.is_whole:
-            self._parse_held(parser)  # the rest of its body, also where that is dropped
-        if self._work is not None or (self._current is not None and not self._current.is_whole):
-            self._bound_held()
+            self._service.dispatcher.begin_head(call, head)
+        except TuffError as error:
+            call.reply(error)
             return
-        self._current = None
-        if not parser.queue:
-            self._parse_held(parser)
-        if parser.queue:
-            self._begin(parser.queue.popleft())
-        elif parser.refusal is not None:
-            self._refuse(parser.refusal)
+        limit = self._service.max_request_bytes
+        if parsed.error is not None or parsed.fields.content_length > limit:
+            # Before its first byte: a client that waits for `100 Continue` sends none of it.
+            call.reply(parsed.error or body_too_large(limit))
+            return
+        if parsed.fields.is_expecting and parsed.version == "1.1":
+            self._transport.write(_CONTINUE)
+        self._head = head
+        self._enter(BODY)
 
-    def _parse_held(self, parser: RequestParser) -> None:
-        # The parser gets no more bytes while a whole request waits for its answer.
-        if not self._held or parser.queue:
-            return
-        parser.feed(self._take_held())
-        if parser.in_head is not None and parser.in_head is not self._head_watched:
-            self._head_watched = parser.in_head
-            self._loop.call_later(HEAD_S_MAX, self._end_head, parser, parser.in_head)
+    def _end_discarding(self) -> None:
+        self._enter(IDLE)
+        self._begin_next()
+        if self._is_last:
+            self.close()
 
-    def _end_head(self, parser: RequestParser, parsed: ParsedRequest) -> None:
-        """Refuse a request whose head takes too long."""
-        if self._transport is None or parser.in_head is not parsed:
-            return
-        if self._held:  # the rest may be there, behind a request under way
-            self._loop.call_later(HEAD_S_MAX, self._end_head, parser, parsed)
-            return
-        parser.break_off(
-            BadRequestError(
-                f"the head of the request was not complete after {HEAD_S_MAX:g} seconds; send it "
-                "again"
-            )
-        )
-        self._go_on()
+    def _begin_whole(self, parsed: ParsedRequest) -> None:
+        """Begin a request for whose body the connection waited."""
+        call, head = self._call, self._head
+        assert call is not None
+        assert head is not None
+        self._head = None
+        self._state = ANSWERING
+        if parsed.error is not None:
+            call.reply(parsed.error)
+        else:
+            request, parsed.body = head._replace(body=bytes(parsed.body)), b""
+            self._service.dispatcher.begin_whole(call, self, request)
+
+    async def _stream(
+        self, handler: StreamHandler, parsed: ParsedRequest, request: Request
+    ) -> Reply:
+        head = self._service.replies.stream_head
+        sending = ReplyStream(parsed, head=head, send=self._send_waiting)
+        await handler(request, sending)
+        return SENT
 
     # Answering.
 
-    def _answer_plain(self, reply: Reply) -> None:
-        self._work = None
-        if self._transport is None:
-            return
-        if self._is_closing:
-            reply = closing(reply)
-        head = self._service.replies.head(reply)
-        if len(reply.body) < JOINED_BYTES_MAX:
-            self._transport.write(head + reply.body)
-        else:
-            self._transport.writelines((head, reply.body))
-        if self._is_closing:
-            self._hang_up()
-            return
-        self._idle_since_s = self._loop.time()
-        if self._held:
-            # Not called directly: a thousand requests in one segment would nest as many calls.
-            self._loop.call_soon(self._go_on)
+    def answered(self, _call: Call, reply: Reply) -> None:
+        """Send the reply to the request under way."""
+        self._call = None
+        if self._state is not GONE:
+            self._answer(reply)
 
-    def _begin(self, parsed: ParsedRequest) -> None:
-        self._current = parsed
-        refusal = refusal_of_head(parsed.version, parsed.target, parsed.fields)
-        if refusal is not None:
-            self._refuse(refusal)
-            return
-        try:
-            target = read_target(parsed.target)
-        except BadRequestError as error:
-            self._refuse(error)
-            return
-        routed = RoutedRequest(self._service.tree, parsed, target)
-        self._operation = routed.operation
-        foreign = self._service.hosts.refusal(parsed.fields, authority=target.authority)
-        if foreign is not None:
-            self._answer(self._service.dispatcher.refuse(routed.operation, foreign))
-            return
-        work = self._service.dispatcher.answer(routed.operation, self._call, routed)
-        self._work = LightTask(work, self._answer, self._fail, REFUSALS)
-        self._work.go_on()
-        if not parsed.is_whole and self._held:
-            self._loop.call_soon(self._go_on)
-
-    async def _call(self, routed: RoutedRequest) -> Reply | ReplyParts:
-        """What the dispatcher calls. Raises: TuffError, ConnectionError."""
-        service, parsed, handler = self._service, routed.parsed, routed.handler
-        require_no_coding(parsed.fields)
-        if handler is None:
-            return routed.refuse()
-        head = routed.head(self._certificate, self._address)
-        stream = service.streams.get(routed.operation)
-        if service.upload is not None and not parsed.is_whole and stream is None:
-            return await service.upload(routed.operation, head, partial(self._body_of, parsed))
-        service.require_access(routed.operation, head)
-        request = head._replace(body=await self._body_of(parsed))
-        if stream is None:
-            return await handler(request)
-        sending = ReplyStream(parsed, head=service.replies.stream_head, send=self._send_waiting)
-        return await stream(request, sending) or sending
-
-    def _refuse(self, refusal: TuffError) -> None:
-        """Answer, and close the connection."""
-        reply = self._service.dispatcher.refuse(UNMATCHED, refusal)
-        if isinstance(refusal, MethodNotAllowedError):
-            reply = reply._replace(headers=(("Allow", METHODS),))
-        if self._current is not None:
-            self._current.is_kept_alive = False
-        self._answer(reply)
-
-    def _answer(self, answer: Reply | ReplyParts) -> None:
-        self._work = None
-        if self._transport is None:
-            return
-        parsed = self._current
-        if isinstance(answer, Reply):
-            if parsed is not None and parsed.is_begun:
-                self.abort()  # a part of another reply is sent, so only closing is possible
-                return
-            if answer.status == SWITCHING and parsed is not None:
-                self._switch(answer, parsed)
-                return
-            self._write(answer, parsed)
-        if parsed is None or not parsed.is_kept_alive or self._is_closing:
-            self._hang_up()
-            return
-        self._idle_since_s = self._loop.time()
-        if not parsed.is_whole:
-            parsed.is_discarded = True
-            self._loop.call_later(LINGER_S_MAX, self._end_linger, parsed)
-        # Not called directly: a thousand requests in one segment would nest as many calls.
-        self._loop.call_soon(self._go_on)
-
-    def _switch(self, reply: Reply, parsed: ParsedRequest) -> None:
-        """Leave the connection to the protocol that the reply names."""
-        parser, transport = self._parser, self._transport
-        assert parser is not None
-        assert transport is not None
-        assert self._service.switch is not None
-        if self._held or parser.queue or parser.is_in_request or parser.refusal is not None:
-            self._refuse(
-                BadRequestError("the client sent more before the server had changed the protocol")
-            )
-            return
-        self._transport = None
-        self._is_closed = True
-        parser.stop()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._slow_reader is not None:
-            self._slow_reader.stop()
-        lines = "".join([f"{name}: {value}\r\n" for name, value in reply.headers])
-        transport.write(f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n".encode("ascii"))
-        head = Request(
-            {}, (), None, None, b"",
-            authorization=authorization_of(parsed.fields), certificate=self._certificate,
-            address=self._address,
-        )  # fmt: skip
-        self._service.switch(transport, head)
-        self._service.connections.discard(self)
-
-    def _write(self, reply: Reply, parsed: ParsedRequest | None) -> None:
-        assert self._transport is not None
-        if parsed is None or not parsed.is_kept_alive or self._is_closing:
-            reply = closing(reply)
-        elif parsed.version == "1.0":
-            reply = reply._replace(headers=(*reply.headers, ("Connection", "keep-alive")))
-        head = self._service.replies.head(reply)
-        if parsed is not None and parsed.method == "HEAD":
-            self._transport.write(head)
-        else:
-            self._transport.writelines((head, reply.body))
-
-    def _fail(self, error: BaseException) -> None:
-        self._work = None
+    def fail(self, error: BaseException) -> None:
+        """Close the connection without a reply. Raises: the error, unless the connection is lost or
+        the server stops."""
+        self._call = None
         self.abort()
         if not isinstance(error, ConnectionError | asyncio.CancelledError):
             raise error
 
-    def _give_up(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work.give_up()
+    def _refuse(self, refusal: TuffError) -> None:
+        """Answer what can't be read, and close the connection."""
+        reply = self._service.dispatcher.refuse(UNMATCHED, refusal)
+        if isinstance(refusal, MethodNotAllowedError):
+            reply = reply._replace(headers=(("Allow", METHODS),))
+        self._is_last = True
+        self._answer(reply)
 
-    # Closing.
-
-    def _hang_up(self) -> None:
-        self._is_closed = True
-        self._held.clear()
-        if self._parser is not None:
-            self._parser.stop()
-        if self._transport is not None:
-            self._transport.close()
-            self._watch_reader()
-
-    def _end_linger(self, parsed: ParsedRequest) -> None:
-        if self._current is parsed and not parsed.is_whole:
+    def _answer(self, reply: Reply) -> None:
+        parsed = self._current
+        if parsed is not None and not parsed.is_kept_alive:
+            self._is_last = True
+        if reply.status == SWITCHING and parsed is not None:
+            self._switch(reply, parsed)
+            return
+        if reply is not SENT:
+            if parsed is not None and parsed.is_begun:
+                self.abort()  # a part of another reply is sent, so only closing is possible
+                return
+            self._write(reply, parsed)
+        if self._is_last or parsed is None:
             self._hang_up()
+        elif parsed.is_whole:
+            # Without a look at the timer: no state lasts longer, so it is set already.
+            self._current, self._state, self._since_s = None, IDLE, self._loop.time()
+            if self._held_bytes or not self._parser.is_at_start:
+                # Not called directly: a thousand requests in one segment would nest as many calls.
+                self._loop.call_soon(self._begin_next)
+        else:
+            parsed.is_discarded = True
+            self._enter(DISCARDING)
 
-    def _watch_reader(self) -> None:
-        if self._slow_reader is None and self._transport is not None:
-            self._slow_reader = SlowReader(self._transport)
+    def _write(self, reply: Reply, parsed: ParsedRequest | None) -> None:
+        if self._is_last:
+            reply = closing(reply)
+        elif parsed is not None and parsed.version == "1.0":
+            reply = reply._replace(headers=(*reply.headers, ("Connection", "keep-alive")))
+        head, body = self._service.replies.head(reply), reply.body
+        if parsed is not None and parsed.method == b"HEAD":
+            self._transport.write(head)
+        elif len(body) < JOINED_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    def _switch(self, reply: Reply, parsed: ParsedRequest) -> None:
+        """Leave the connection to the protocol that the reply names."""
+        assert self._service.switch is not None
+        if not self._parser.is_at_start:
+            self._refuse(
+                BadRequestError("the client sent more before the server had changed the protocol")
+            )
+            return
+        self._state = GONE
+        self._stop()
         if self._slow_reader is not None:
-            self._slow_reader.watch()
-
-    def _close_if_idle(self) -> None:
-        """Close the connection when it was idle for `KEEP_ALIVE_S`."""
-        if self._idle_since_s == 0.0 or self._is_busy():
-            self._idle_since_s = self._loop.time()
-        elif self._loop.time() - self._idle_since_s >= KEEP_ALIVE_S:
-            if not self._needed:
-                self.close()
-                if self._is_closed:
-                    return
-            else:
-                # The rest of a plain request's body is missing. The parser limits that time.
-                self._needed = 0
-                self._begin_parsing()
-            self._idle_since_s = self._loop.time()
-        self._timer = self._loop.call_at(self._idle_since_s + KEEP_ALIVE_S, self._close_if_idle)
-
-    def _is_busy(self) -> bool:
-        return self._work is not None or (self._parser is not None and self._parser.is_in_request)
-
-    def _has_unread_bytes(self) -> bool:
-        # A close with unread bytes resets the connection, and the client can't know whether its
-        # request was executed.
-        connected = None if self._transport is None else self._transport.get_extra_info("socket")
-        return connected is not None and any(ioctl(connected.fileno(), FIONREAD, bytes(4)))
-
-    # What a handler needs.
-
-    async def _body_of(self, parsed: ParsedRequest) -> bytes:
-        """All of the body. Raises: TuffError, ConnectionError: it will never be whole."""
-        is_expected = parsed.version == "1.1" and "expect" in parsed.fields
-        if is_expected and not parsed.is_whole and parsed.error is None:
-            self._send(_CONTINUE)
-        return await whole_body(parsed)
-
-    def _send(self, data: bytes) -> None:
-        if self._transport is None:
-            raise ConnectionResetError("the client has closed the connection")
-        self._transport.write(data)
+            self._slow_reader.stop()
+        lines = "".join([f"{name}: {value}\r\n" for name, value in reply.headers])
+        self._transport.write(f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n".encode("ascii"))
+        head = Request(
+            {}, (), None, None, b"", authorization=parsed.fields.authorization,
+            certificate=self._certificate, address=self._address,
+        )  # fmt: skip
+        self._service.switch(self._transport, head)
+        self._service.connections.discard(self)
 
     async def _send_waiting(self, data: bytes, *, within_s: float) -> None:
         """Write, and wait until the client has taken enough of it.
@@ -589,7 +486,9 @@ class HttpConnection(asyncio.Protocol):
             TimeoutError: it has not, for so many seconds.
             ConnectionError: the connection is closed.
         """
-        self._send(data)
+        if self._state is GONE:
+            raise ConnectionResetError("the client has closed the connection")
+        self._transport.write(data)
         if not self._is_paused:
             return
         self._writable = self._loop.create_future()
@@ -600,9 +499,74 @@ class HttpConnection(asyncio.Protocol):
             timer.cancel()
             self._writable = None
 
+    # Time limits and the end.
 
-async def _never(_request: Request) -> Reply:
-    raise AssertionError("a stream answers in parts")
+    def _enter(self, state: State) -> None:
+        """Be in this state from now on, for as long as its limit lets it."""
+        self._state, self._since_s = state, self._loop.time()
+        until_s = self._since_s + LIMITS_S[state]
+        if self._timer is None or until_s < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(until_s, self._check)
+
+    def _check(self) -> None:
+        """End a state that lasts too long."""
+        self._timer = None
+        now_s = self._loop.time()
+        limit_s = LIMITS_S.get(self._state, KEEP_ALIVE_S)
+        if self._state in LIMITS_S and now_s - self._since_s >= limit_s:
+            self._end_state(limit_s)
+            self._since_s = now_s
+        if self._state not in (CLOSING, GONE) and self._timer is None:
+            since_s = self._since_s if self._state in LIMITS_S else now_s
+            self._timer = self._loop.call_at(since_s + limit_s, self._check)
+
+    def _end_state(self, limit_s: float) -> None:
+        if self._state is IDLE:
+            self.close()
+        elif self._state is DISCARDING:
+            self._hang_up()
+        elif self._state is HEAD:
+            self._parser.break_off(
+                BadRequestError(
+                    f"the head of the request was not complete after {limit_s:g} seconds; send it "
+                    "again"
+                )
+            )
+            self._begin_next()
+        elif self._current is not None:
+            self._current.is_kept_alive = False
+            self._current.fail(
+                BadRequestError(
+                    f"no byte of the body came for {limit_s:g} seconds, after "
+                    f"{len(self._current.body)} bytes; send it again"
+                )
+            )
+            self._begin_whole(self._current)
+
+    def _hang_up(self) -> None:
+        self._state = CLOSING
+        self._stop()
+        self._transport.close()
+        self._watch_reader()
+
+    def _stop(self) -> None:
+        """Read nothing more, and limit no time."""
+        self._parser.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch_reader(self) -> None:
+        if self._slow_reader is None:
+            self._slow_reader = SlowReader(self._transport)
+        self._slow_reader.watch()
+
+    def _has_unread_bytes(self) -> bool:
+        # A close with unread bytes resets the connection, and the client can't know whether its
+        # request was executed.
+        connected = self._transport.get_extra_info("socket")
+        return connected is not None and any(ioctl(connected.fileno(), FIONREAD, bytes(4)))
 
 
 def _time_out(future: "asyncio.Future[None]") -> None:

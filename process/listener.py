@@ -5,39 +5,20 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
 from weakref import ReferenceType, ref
 
-from process import listening_sockets
+from kernel.exchange import RETRY_AFTER_S, problem_reply
 from process.http_connection import HttpConnection, HttpService, ReplyEncoder, closing
 from process.tls import HANDSHAKE_S_MAX, ServerTls
 from tuff.protocol.errors import OverloadedError
-from tuff.protocol.exchange import RETRY_AFTER_S, problem_reply
 
 LISTEN_BACKLOG = 1024  # connections the kernel holds until they are accepted
 CLOSE_S_MIN = 1.0  # seconds; a connection with a request gets this long at least
 
 
-class ListenerStartError(Exception):
-    """Connections can't be accepted; the message is one sentence."""
-
-
-class SharedCounts(Protocol):
-    """Counts the connections of several processes, which tell each other theirs."""
-
-    def total(self) -> int:
-        """All connections, and all handshakes that are under way."""
-
-    def note_handshakes(self, count: int) -> None:
-        """This process has so many handshakes under way."""
-
-
 class Listener:
-    """The listening sockets, with a bound on open connections. `tls` None: it speaks HTTP only.
-    `shared` counts the connections of several processes, which the bound is about; None: those of
-    this one."""
+    """The listening sockets, with a bound on open connections. `tls` None: it speaks HTTP only."""
 
     def __init__(
         self,
@@ -46,12 +27,10 @@ class Listener:
         connections_max: int,
         tls: ServerTls | None = None,
         unix_socket: str = "",
-        shared: SharedCounts | None = None,
     ) -> None:
         self._service = service
         self._connections_max = connections_max
         self._tls = tls
-        self._shared = shared
         # Connections whose handshake may be under way: they are not among those of the service. One
         # whose handshake fails is not told, but freed.
         self._in_handshake: set[ReferenceType[HttpConnection]] = set()
@@ -61,34 +40,24 @@ class Listener:
     async def listen(self, host: str, port: int) -> int:
         """Accept connections; returns the port. Raises: OSError: it, or the Unix socket, can't be
         had."""
-        (sockets,) = groups = await listening_sockets.bind(host, port)
-        try:
-            await self.serve(host, sockets, listening_sockets.addresses(sockets))
-        except OSError:
-            listening_sockets.close(groups)
-            raise
-        return listening_sockets.port(sockets)
-
-    async def serve(
-        self, host: str, sockets: Sequence[socket.socket], addresses: Iterable[str]
-    ) -> None:
-        """Accept connections at these sockets, and at the Unix socket. The host and the addresses
-        are the names of the server. Raises: OSError: the Unix socket can't be had."""
+        server = await asyncio.get_running_loop().create_server(
+            self._accept,
+            host,
+            port,
+            backlog=LISTEN_BACKLOG,
+            reuse_address=True,
+            start_serving=False,  # before it is known which hosts are the server's
+            ssl=None if self._tls is None else self._tls.context,
+            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S_MAX,
+        )
+        self._servers.append(server)
+        addresses = [each.getsockname() for each in server.sockets]
         if self._unix_socket:
             await self._listen_locally(self._unix_socket)
-        for each in sockets:
-            server = await asyncio.get_running_loop().create_server(
-                self._accept,
-                sock=each,
-                backlog=LISTEN_BACKLOG,
-                start_serving=False,  # before it is known which hosts are the server's
-                ssl=None if self._tls is None else self._tls.context,
-                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S_MAX,
-            )
-            self._servers.append(server)
-        self._service.hosts.bind(host, addresses)
-        for server in self._servers:
-            await server.start_serving()
+        self._service.hosts.bind(host, [address for address, *_ in addresses])
+        for each in self._servers:
+            await each.start_serving()
+        return int(addresses[0][1])
 
     async def _listen_locally(self, path: str) -> None:
         """Raises: OSError: the Unix socket can't be had."""
@@ -99,34 +68,18 @@ class Listener:
         self._servers.append(server)
 
     def _accept(self) -> asyncio.BaseProtocol:
-        if self._open_count() >= self._connections_max:
+        open_count = len(self._service.connections) + len(self._in_handshake)
+        if open_count >= self._connections_max:
             return _Refusal(self._connections_max, self._service.replies)
         if self._tls is None:
             return HttpConnection(self._service)
-        forget = self._forget
+        forget = self._in_handshake.discard
         connection = HttpConnection(self._service, opened=lambda opened: forget(ref(opened)))
         reference = ref(connection, forget)
         self._in_handshake.add(reference)
-        self._note_handshakes()
         # By then it has ended in any case, also where what has failed is freed later.
         asyncio.get_running_loop().call_later(HANDSHAKE_S_MAX, forget, reference)
         return connection
-
-    def _open_count(self) -> int:
-        if self._shared is not None:
-            return self._shared.total()
-        return len(self._service.connections) + len(self._in_handshake)
-
-    def _forget(self, reference: ReferenceType[HttpConnection]) -> None:
-        self._in_handshake.discard(reference)
-        self._note_handshakes()
-
-    def _note_handshakes(self) -> None:
-        if self._shared is not None:
-            self._shared.note_handshakes(len(self._in_handshake))
-
-    async def started(self) -> None:
-        """Wait until connections are accepted: they are since `listen`."""
 
     def end_with_replies(self) -> None:
         """End each connection with its next reply."""
@@ -200,4 +153,6 @@ def listen_failure(error: OSError, *, host: str, port: int) -> str:
         return f"port {port} on {host} is in use; give another with --port, or --port 0 for any"
     if isinstance(error, socket.gaierror):
         return f"there is no address for the host {host}"
-    return f"can't listen on {host}:{port}: {error.strerror}"
+    # The event loop's own sentence repeats the address.
+    reason = error.strerror if error.errno is None else os.strerror(error.errno)
+    return f"can't listen on {host}:{port}: {reason}"

@@ -1,4 +1,4 @@
-"""The form of the log: one line for each event, with `key=value` fields or as JSON, and no
+"""The format of the log: one line for each event, with `key=value` fields or as JSON, and no
 payloads."""
 
 import json
@@ -34,7 +34,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """The same as one JSON object on one line; the fields are an object in it."""
+    """Formats an event as one JSON object on one line; the fields are an object in it."""
 
     def format(self, record: logging.LogRecord) -> str:
         members, fields = _members(record, self)
@@ -50,7 +50,7 @@ FORMATS: Mapping[str, type[logging.Formatter]] = {"text": LineFormatter, "json":
 def _members(
     record: logging.LogRecord, formatter: logging.Formatter
 ) -> tuple[dict[str, object], Mapping[str, object]]:
-    """The members of every line, and the fields of this one (tuff/log_events.py)."""
+    """The members of every line, and the fields of this one (kernel/log_events.py)."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     members: dict[str, object] = {
         "time": f"{moment}.{int(record.msecs):03d}Z",

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from messaging.storage.engine import Store
-from messaging.storage.leveldb import LevelDbOpener
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, first_whole
+from messaging.engines.engine import Engine
+from messaging.engines.leveldb import LevelDbOpener
+from messaging.engines.memory import MemoryStore
 from process.directory_locks import DataDirectories
 from process.runtime import Runtime
 from process.settings import Settings, SettingsError
-from tuff.leveldb.opening import holds_database
+from tuff_storage.leveldb.opening import holds_database
 from tx.files import has_files
 
 log = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ def store_opener(
     directories: DataDirectories,
     *,
     runtime: Runtime,
-) -> Callable[[], Store]:
+) -> Callable[[], Engine]:
     """A function that opens the configured store.
 
     Raises:
@@ -31,18 +30,16 @@ def store_opener(
     """
     match settings.messaging.store:
         case "leveldb":
-            stores = LevelDbOpener(
+            return LevelDbOpener(
                 directories.messages,
-                first_whole=first_whole,
                 new_store_refusal=partial(new_store_refusal, settings, directories),
             )
-            return lambda: PackedRowStore(stores())
         case "memory":
             _require_no_messages(directories.messages)
             log.warning("messaging.store is memory: every message is lost when the process ends")
             # Opened again after a failure, it still holds what was written, as a disk would.
             rows: dict[bytes, bytes] = {}
-            return lambda: PackedRowStore(MemoryStore(rows))
+            return lambda: MemoryStore(rows)
         case _:
             return _hbase(settings, runtime)
 
@@ -79,9 +76,9 @@ def _require_no_messages(directory: Path) -> None:
         )
 
 
-def _hbase(settings: Settings, runtime: Runtime) -> Callable[[], Store]:
+def _hbase(settings: Settings, runtime: Runtime) -> Callable[[], Engine]:
     try:
-        from messaging.storage.hbase.store import HBaseOpener
+        from messaging.engines.hbase.store import HBaseOpener
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"messaging.store=hbase needs {error.name}, which is not installed; "
@@ -92,5 +89,5 @@ def _hbase(settings: Settings, runtime: Runtime) -> Callable[[], Store]:
         rows_live_s=settings.rows_live_s(),
         now_ms=runtime.clock.now_ms,
         elapsed_s=runtime.elapsed_s,
-        in_background=runtime.background("store-settler"),
+        in_background=runtime.background("store-flusher"),
     )

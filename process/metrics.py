@@ -13,20 +13,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
+from kernel.event_loop import FutureTask
+from kernel.exchange import Reply, Request, Route, read_query
 from messaging.groups.coordinator import GroupLags
 from messaging.groups.share_groups import ShareGroupLag
+from messaging.read.counts import MessageCount
 from messaging.retention.holds_and_positions import PositionLag
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.disk_space import Disk, Space
-from tuff.disk.event_loop import FutureTask
+from tuff.protocol import operations
 from tuff.protocol.errors import TuffError
-from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.protocol.ids import TopicId
 from tuff.version import __version__
+from tx.counters import TransactionCounters
 from tx.durable_state import ServiceState
 from tx.manager import TransactionManager
-from tx.monitoring import TransactionCounters
 
 T = TypeVar("T")
 
@@ -34,6 +36,7 @@ LAGS_WITHIN_S = 1.0  # seconds; a disk that hangs must not hide the metrics that
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
 # Series of their own have so many of each, so that a scrape stays below some 5,000 of them.
 POSITIONS_SHOWN_MAX = 1_000  # named positions, over all topics
+TOPICS_COUNTED_MAX = 100  # topics; a scrape counts their messages
 TOPICS_SHOWN_MAX = 1_000
 GROUP_PARTITIONS_SHOWN_MAX = 1_000  # partitions of consumer groups, over all groups
 SHARE_GROUPS_SHOWN_MAX = 1_000  # over all topics
@@ -56,12 +59,18 @@ class Gauge:
 TopicFigures = tuple[TopicId, int, int]
 
 
+TopicCount = tuple[TopicId, MessageCount]
+
+
 class Lags(NamedTuple):
-    """How far readers are behind: named positions, consumer groups, and share groups."""
+    """How far readers are behind at a time of the server: named positions, consumer groups, and
+    share groups; and how many messages topics have."""
 
     positions: Sequence[PositionLag] = ()
     groups: Sequence[GroupLags] = ()
     share_groups: Sequence[ShareGroupLag] = ()
+    topics: Sequence[TopicCount] = ()
+    now_ms: int = 0
 
 
 class Histogram:
@@ -120,7 +129,7 @@ class Metrics:
                 ("log_batch_edits", "Edits in one batch of the transaction log.", COUNT_BUCKETS),
                 ("store_fsync_seconds", "Time of one durable store batch.", SECONDS_BUCKETS),
                 ("store_batch_requests", "Requests in one store batch.", COUNT_BUCKETS),
-                ("blocked_reader_seconds", "Time a reader was held back.", SECONDS_BUCKETS),
+                ("blocked_reader_seconds", "Time a reader was blocked.", SECONDS_BUCKETS),
                 (
                     "delayed_lateness_seconds",
                     "Time from the due time of a delayed message until it was in its topic.",
@@ -156,10 +165,6 @@ class Metrics:
         self._topics = topics
         self._lags = lags
 
-    def watch_more(self, gauges: Iterable[Gauge]) -> None:
-        """Read these, too."""
-        self._gauges = (*self._gauges, *gauges)
-
     async def text(self, accept: str = "") -> tuple[bytes, str]:
         """The reply of `/metrics` with its content type, for this value of `Accept`."""
         # Here, since a start needs none of what it loads (process/prometheus_text.py).
@@ -176,7 +181,7 @@ def routes(metrics: Metrics) -> list[Route]:
         text, content_type = await metrics.text(request.accept or "")
         return Reply(200, content_type, text)
 
-    return [Route("GET", "/metrics", scrape)]
+    return [Route(operations.GET_METRICS, scrape)]
 
 
 def register_gauges(
@@ -190,9 +195,10 @@ def register_gauges(
     oldest_message_write_s: Callable[[], float],
     oldest_log_write_s: Callable[[], float],
     disks: Mapping[str, Disk],
-    of_cluster: Iterable[Gauge],
+    more: Iterable[Gauge],
 ) -> None:
-    """Let each scrape read all gauges of the server. `of_cluster`: those of one in a cluster."""
+    """Let each scrape read all gauges of the server; `more` has those of the cluster and of the
+    audit topic."""
     of_process = [
         Gauge("store_up", "1 while messages can be stored and read.", lambda: float(is_store_up())),
         Gauge("requests_under_way", "Requests that wait for their answer, polls too.", under_way),
@@ -214,7 +220,7 @@ def register_gauges(
             *_of_components(messaging, transactions, clock),
             *of_process,
             *of_disks,
-            *of_cluster,
+            *more,
             _build_info(),
         ],
         messaging.topics.figures,
@@ -232,7 +238,7 @@ def _of_components(
     return [
         *_transaction_counters(transactions.counters),
         *_transaction_gauges(transactions),
-        Gauge("polls_waiting", "Long polls that wait.", lambda: messaging.waiting_count),
+        Gauge("polls_waiting", "Long polls that wait.", lambda: messaging.polls.waiting_count),
         _counter(
             "delayed_entered",
             "Delayed messages that entered their topics.",
@@ -405,12 +411,22 @@ class LagReader:
         self._groups = _Reading(partial(groups, count_max=GROUP_PARTITIONS_SHOWN_MAX))
         share_groups = messaging.share_groups.all_lags
         self._share_groups = _Reading(partial(share_groups, count_max=SHARE_GROUPS_SHOWN_MAX))
+        topics = messaging.inspection.counts
+        self._topics = _Reading(partial(topics, count_max=TOPICS_COUNTED_MAX))
+        self._now_ms = messaging.groups.now_ms
 
     async def read(self) -> Lags:
-        """Those of each kind; none while the message store is down, or takes too long for them."""
-        readings = (self._positions, self._groups, self._share_groups)
+        """The lags of each kind; none while the message store is down, or takes too long for
+        them."""
+        readings = (self._positions, self._groups, self._share_groups, self._topics)
         await asyncio.wait([each.under_way() for each in readings], timeout=LAGS_WITHIN_S)
-        return Lags(self._positions.result(), self._groups.result(), self._share_groups.result())
+        return Lags(
+            self._positions.result(),
+            self._groups.result(),
+            self._share_groups.result(),
+            self._topics.result(),
+            self._now_ms(),
+        )
 
 
 class _Reading(Generic[T]):

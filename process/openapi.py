@@ -1,31 +1,27 @@
-"""The OpenAPI 3.1 document, made of the endpoints and the schemas of their bodies."""
+"""The OpenAPI 3.1 document, made of the operations and the schemas of their bodies."""
 
 import re
 from collections.abc import Iterable, Mapping
 
+from kernel.exchange import PROBLEM_TYPE, RETRIED_STATUSES
 from process.binary_schemas import ARROW, ARROW_2, AVRO, AVRO_2
-from process.endpoints import ENDPOINTS, Endpoint
-from process.schemas import (
-    BOOLEAN,
-    COUNT,
-    DATABASE,
-    MEMBERS,
-    MS,
-    SCHEMAS,
-    SERVER_ID,
-    TEXT,
-    Schema,
-    of_type,
-    ref,
-)
+from process.schema_forms import BOOLEAN, COUNT, ID, MS, NAME, TEXT, Schema, of_type, ref
+from process.schemas import DATABASE, MEMBERS, SCHEMAS, SERVER_ID
 from tuff.protocol.errors import BY_CODE
-from tuff.protocol.exchange import PROBLEM_TYPE, RETRIED_STATUSES, MediaType
+from tuff.protocol.media_types import MediaType
+from tuff.protocol.operations import OPERATIONS, Operation
 
 _QUERY: Mapping[str, tuple[Schema, str]] = {
     "ttl": (of_type("integer", minimum=1), "time to live of all messages, whole seconds"),
     "ack": (ref("Ack"), "when the publish is answered; not durable only without a transaction"),
+    "requestId": (
+        of_type("string", pattern=r"^[0-9a-f]{16}\.[0-9]{1,18}(\.[0-9]{1,18})?$"),
+        "producer, number and lowest number that may be repeated, of a publish",
+    ),
+    "age": (of_type("integer", minimum=0), "of a repetition: ms since the first attempt was sent"),
     "delay": (ref("Delay"), "seconds until all messages without their own enter the topic"),
     "at": (ref("DueTime"), "when all messages without their own enter the topic"),
+    "dryRun": (of_type("boolean", default=False), "change nothing, and say what would be"),
     "payloads": (of_type("boolean", default=False), "whether to return the payloads"),
     "isolation": (ref("Isolation"), "what to read"),
     "database": (DATABASE, "only the transactions for which this database decides"),
@@ -45,11 +41,11 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
     "from": (TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),
     "inclusive": (of_type("boolean", default=True), "whether the start itself belongs to it"),
     "limit": (of_type("integer", minimum=1), "messages, topics, or rows, at most"),
-    "namespace": (ref("Name"), "only the topics of this namespace"),
+    "namespace": (NAME, "only the topics of this namespace"),
     "contains": (TEXT, "only the topics with this text in `namespace:name`"),
     "order": (ref("Order"), "from the oldest to the newest, or the other way"),
     "server": (SERVER_ID, "only the topics of this server"),
-    "after": (TEXT, "only the topics, or the delayed messages, behind this one"),
+    "after": (TEXT, "only the topics, or the messages, behind this one"),
     "start": (ref("MessageIdInput"), "the parts begin behind this id; absent: at the beginning"),
     "end": (ref("MessageIdInput"), "the last part ends with this id; absent: with the topic"),
     "n": (of_type("integer", minimum=1, maximum=10_000), "parts at most"),
@@ -57,11 +53,11 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
 # What a placeholder of a path is called here, where a generator makes a parameter of it.
 _SPELLED_OUT = {"ns": "namespace", "t": "topic", "g": "group", "tx": "transaction"}
 _PATH: Mapping[str, tuple[Schema, str]] = {
-    "namespace": (ref("Name"), "namespace"),
+    "namespace": (NAME, "namespace"),
     "topic": (ref("TopicName"), "topic, or one of its partitions"),
-    "group": (ref("Name"), "consumer group"),
-    "share": (ref("Name"), "share group"),
-    "name": (ref("Name"), "hold or position"),
+    "group": (NAME, "consumer group"),
+    "share": (NAME, "share group"),
+    "name": (NAME, "hold or position"),
     "id": (ref("DelayedId"), "id of a delayed message"),
     "message": (TEXT, "message id, or the id of a delayed message"),
     "transaction": (TEXT, "transaction id, or one of its checkpoint pointers"),
@@ -72,20 +68,21 @@ _PATH: Mapping[str, tuple[Schema, str]] = {
 }
 _BYTES = of_type("string", format="binary")
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
-    "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
-    "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
+    "Tuff-First-Id": (ID, "id of the first row written"),
+    "Tuff-Last-Id": (ID, "id of the last row written"),
     "Tuff-Partitions": (
         of_type("string", pattern=r"^[0-9]+(,[0-9]+)*$"),
         "the partitions that have the rows, of a topic with several",
     ),
+    "Tuff-Repeated": (BOOLEAN, "whether an earlier attempt of this publish wrote the rows"),
     "Tuff-Ack": (ref("Ack"), "the level of the reply, if the request named one"),
     "Tuff-Delayed": (COUNT, "how many messages are delayed; they have no message id yet"),
     "Tuff-Delayed-First": (ref("DelayedId"), "id of the first delayed message of the request"),
     "Tuff-Delayed-Last": (ref("DelayedId"), "id of the last delayed message of the request"),
-    "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
+    "Tuff-Next": (ID, "the exclusive start of the next read"),
     "Tuff-Caught-Up": (BOOLEAN, "whether nothing is left for this reader"),
-    "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),
-    "Tuff-Blocked-Database": (ref("Name"), "the database that decides it, if it is prepared"),
+    "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that blocks this reader"),
+    "Tuff-Blocked-Database": (NAME, "the database that decides it, if it is prepared"),
     "Tuff-Blocked-Since": (MS, "since when it is prepared"),
     "Tuff-Expired": (BOOLEAN, "whether messages after the start may have been missed"),
     "Tuff-Archive": (BOOLEAN, "whether the messages come from the archive of the topic"),
@@ -103,8 +100,8 @@ _RETRY_AFTER: Schema = {
 def document() -> dict[str, object]:
     """The whole document, as JSON would hold it; a new one at each call."""
     paths: dict[str, dict[str, object]] = {}
-    for endpoint in ENDPOINTS:
-        paths.setdefault(address(endpoint), {})[endpoint.method.lower()] = _operation(endpoint)
+    for operation in OPERATIONS:
+        paths.setdefault(address(operation), {})[operation.method.lower()] = _operation(operation)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -114,45 +111,45 @@ def document() -> dict[str, object]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "http://127.0.0.1:7411"}],
-        "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in ENDPOINTS)],
+        "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in OPERATIONS)],
         "paths": paths,
         "components": {"schemas": dict(SCHEMAS)},
     }
 
 
-def address(endpoint: Endpoint) -> str:
+def address(operation: Operation) -> str:
     """Its path as the document writes it."""
     return re.sub(
-        r"{(\w+)}", lambda found: f"{{{_SPELLED_OUT.get(found[1], found[1])}}}", endpoint.path
+        r"{(\w+)}", lambda found: f"{{{_SPELLED_OUT.get(found[1], found[1])}}}", operation.path
     )
 
 
-def _operation(endpoint: Endpoint) -> dict[str, object]:
-    operation: dict[str, object] = {
-        "operationId": endpoint.name,
-        "summary": endpoint.summary,
-        "tags": [endpoint.tag],
+def _operation(operation: Operation) -> dict[str, object]:
+    described: dict[str, object] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "tags": [operation.tag],
         "responses": {
-            str(status): _response(endpoint)
-            for status in (endpoint.status, endpoint.unready_status)
+            str(status): _response(operation)
+            for status in (operation.status, operation.unready_status)
             if status is not None
         }
-        | _refusals(endpoint),
+        | _refusals(operation),
     }
-    if parameters := _parameters(endpoint):
-        operation["parameters"] = parameters
-    if endpoint.body is not None:
-        operation["requestBody"] = _body(endpoint, endpoint.body)
-    return operation
+    if parameters := _parameters(operation):
+        described["parameters"] = parameters
+    if operation.body is not None:
+        described["requestBody"] = _body(operation, operation.body)
+    return described
 
 
-def _body(endpoint: Endpoint, schema: str) -> dict[str, object]:
+def _body(operation: Operation, schema: str) -> dict[str, object]:
     body: dict[str, object] = {
         # A call without a body is one with an empty object, where that is a possible body.
         "required": not {"required", "oneOf"}.isdisjoint(SCHEMAS[schema]),
         "content": {MediaType.JSON.value: {"schema": ref(schema)}},
     }
-    if endpoint.avro:
+    if operation.avro:
         # Not under `content`: a generator can't write Avro, and gave up the operation or warned.
         body["description"] = f"also as {MediaType.AVRO.value}, of the schema in x-avro-schema"
         body |= _avro_schemas(schema)
@@ -164,13 +161,13 @@ def _avro_schemas(name: str) -> dict[str, object]:
     return {**schemas, "x-avro-schema-2": AVRO_2[name]} if name in AVRO_2 else schemas
 
 
-def _parameters(endpoint: Endpoint) -> list[dict[str, object]]:
+def _parameters(operation: Operation) -> list[dict[str, object]]:
     in_path = [
         {"name": name, "in": "path", "required": True, **_described(_PATH[name])}
-        for name in re.findall(r"{(\w+)}", address(endpoint))
+        for name in re.findall(r"{(\w+)}", address(operation))
     ]
     in_query = [
-        {"name": name, "in": "query", **_described(_QUERY[name])} for name in endpoint.query
+        {"name": name, "in": "query", **_described(_QUERY[name])} for name in operation.query
     ]
     return in_path + in_query
 
@@ -180,41 +177,41 @@ def _described(described: tuple[Schema, str]) -> dict[str, object]:
     return {"schema": schema, "description": description}
 
 
-def _response(endpoint: Endpoint) -> dict[str, object]:
-    reply: dict[str, object] = {"description": endpoint.summary}
-    if content := _content(endpoint):
+def _response(operation: Operation) -> dict[str, object]:
+    reply: dict[str, object] = {"description": operation.summary}
+    if content := _content(operation):
         # OpenAPI has no words for a body that may be missing. A generated client parses what stands
         # under `content`, so that of an empty success it raised after the messages were stored.
-        reply["x-content" if endpoint.reply_is_optional else "content"] = content
-    if endpoint.headers:
-        reply["headers"] = {name: _described(_HEADERS[name]) for name in endpoint.headers}
+        reply["x-content" if operation.reply_is_optional else "content"] = content
+    if operation.headers:
+        reply["headers"] = {name: _described(_HEADERS[name]) for name in operation.headers}
     return reply
 
 
-def _content(endpoint: Endpoint) -> dict[str, object]:
+def _content(operation: Operation) -> dict[str, object]:
     # Of several a generator takes the first that it can read, which is JSON's.
     content: dict[str, object] = {}
-    if endpoint.reply is not None:
-        content[MediaType.JSON.value] = {"schema": ref(endpoint.reply)}
-        if endpoint.avro:
+    if operation.reply is not None:
+        content[MediaType.JSON.value] = {"schema": ref(operation.reply)}
+        if operation.avro:
             content[MediaType.AVRO.value] = {
                 "schema": _BYTES,
-                **_avro_schemas(endpoint.reply),
+                **_avro_schemas(operation.reply),
             }
-        if endpoint.arrow:
+        if operation.arrow:
             content[MediaType.ARROW.value] = {
                 "schema": _BYTES,
                 "x-arrow-schema": ARROW,
                 "x-arrow-schema-2": ARROW_2,
             }
-    for kind in endpoint.raw_types:
+    for kind in operation.raw_types:
         content[kind] = {"schema": TEXT if kind.startswith("text/") else _BYTES}
     return content
 
 
-def _refusals(endpoint: Endpoint) -> dict[str, object]:
+def _refusals(operation: Operation) -> dict[str, object]:
     by_status: dict[int, list[str]] = {}
-    for code in endpoint.codes:
+    for code in operation.codes:
         by_status.setdefault(BY_CODE[code].status, []).append(code)
     return {str(status): _refusal(status, by_status[status]) for status in sorted(by_status)}
 

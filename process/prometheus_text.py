@@ -19,16 +19,19 @@ from prometheus_client.registry import Collector
 
 from messaging.groups.coordinator import GroupLags
 from messaging.groups.share_groups import ShareGroupLag
+from messaging.read.counts import RECORDS_COUNT_MAX
 from messaging.retention.holds_and_positions import PositionLag
 from process.metrics import (
     GROUP_PARTITIONS_SHOWN_MAX,
     POSITIONS_SHOWN_MAX,
     SHARE_GROUPS_SHOWN_MAX,
+    TOPICS_COUNTED_MAX,
     TOPICS_SHOWN_MAX,
     Gauge,
     Histogram,
     HistogramFamily,
     Lags,
+    TopicCount,
     TopicFigures,
 )
 
@@ -54,8 +57,13 @@ def exposition(
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     figures = [*map(_histogram, histograms), *_gauges(gauges), *_of_topics(list(topics))]
-    of_groups = [*_of_groups(lags.groups), _of_share_groups(lags.share_groups)]
-    registry.register(_Figures([*figures, *_of_positions(lags.positions), *of_groups]))
+    of_readers = [
+        *_of_positions(lags.positions, now_ms=lags.now_ms),
+        *_of_groups(lags.groups, now_ms=lags.now_ms),
+        _of_share_groups(lags.share_groups),
+        _of_counts(lags.topics),
+    ]
+    registry.register(_Figures([*figures, *of_readers]))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -111,7 +119,19 @@ def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
     )
 
 
-def _of_positions(positions: Iterable[PositionLag]) -> Iterator[Metric]:
+def _of_counts(topics: Iterable[TopicCount]) -> Metric:
+    stored = GaugeMetricFamily(
+        "tuff_topic_stored_messages",
+        "Messages of a topic that a reader can receive, a lower bound of large topics, of the "
+        f"first {TOPICS_COUNTED_MAX} by name.",
+        labels=["namespace", "topic"],
+    )
+    for topic, count in topics:
+        stored.add_metric([topic.namespace, topic.name], count.count)
+    return stored
+
+
+def _of_positions(positions: Iterable[PositionLag], *, now_ms: int) -> Iterator[Metric]:
     labels = ["namespace", "topic", "position"]
     shown = f"of the first {POSITIONS_SHOWN_MAX} by topic and name"
     behind = GaugeMetricFamily(
@@ -124,15 +144,38 @@ def _of_positions(positions: Iterable[PositionLag]) -> Iterator[Metric]:
         f"When a named position was recorded, as Unix time, {shown}.",
         labels=labels,
     )
+    unread, age = _unread_families("position", f"behind a named position, {shown}", labels)
     for lag in positions:
         values = [lag.topic.namespace, lag.topic.name, lag.name]
         behind.add_metric(values, lag.behind_ms / 1000)
         updated.add_metric(values, lag.updated_at_ms / 1000)
+        unread.add_metric(values, lag.unread.count)
+        age.add_metric(values, lag.unread.age_ms(now_ms=now_ms) / 1000)
     yield behind
     yield updated
+    yield unread
+    yield age
 
 
-def _of_groups(groups: Iterable[GroupLags]) -> Iterator[Metric]:
+def _unread_families(
+    kind: str, what: str, labels: Sequence[str]
+) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    """The number of messages that a kind of reader has not read, and the age of the oldest."""
+    return (
+        GaugeMetricFamily(
+            f"tuff_{kind}_unread_messages",
+            f"Messages {what}; a lower bound from {RECORDS_COUNT_MAX} on.",
+            labels=labels,
+        ),
+        GaugeMetricFamily(
+            f"tuff_{kind}_oldest_unread_seconds",
+            f"Age of the oldest message {what}; 0 without any.",
+            labels=labels,
+        ),
+    )
+
+
+def _of_groups(groups: Iterable[GroupLags], *, now_ms: int) -> Iterator[Metric]:
     members = GaugeMetricFamily(
         "tuff_group_members", "Live members of a consumer group.", labels=["namespace", "group"]
     )
@@ -142,13 +185,22 @@ def _of_groups(groups: Iterable[GroupLags]) -> Iterator[Metric]:
         f"of {GROUP_PARTITIONS_SHOWN_MAX} partitions at most.",
         labels=["namespace", "group", "partition"],
     )
+    unread, age = _unread_families(
+        "group",
+        f"that a consumer group has not read, of {GROUP_PARTITIONS_SHOWN_MAX} partitions at most",
+        ["namespace", "group", "partition"],
+    )
     for group in groups:
         values = [group.namespace, group.name]
         members.add_metric(values, group.members_count)
-        for partition, behind_ms in group.behind_ms.items():
-            behind.add_metric([*values, partition], behind_ms / 1000)
+        for partition, lag in group.lags.items():
+            behind.add_metric([*values, partition], lag.behind_ms / 1000)
+            unread.add_metric([*values, partition], lag.unread.count)
+            age.add_metric([*values, partition], lag.unread.age_ms(now_ms=now_ms) / 1000)
     yield members
     yield behind
+    yield unread
+    yield age
 
 
 def _of_share_groups(groups: Iterable[ShareGroupLag]) -> Metric:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from process.settings import Settings
-from tuff.disk.file_modes import READ, WRITE, rights_of_others
+from tuff_storage.disk.file_modes import READ, WRITE, rights_of_others
 
 
 class ProtectedFile(NamedTuple):

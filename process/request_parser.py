@@ -1,4 +1,4 @@
-"""Reads requests of every kind with llhttp, the parser of Node.js (package `httptools`).
+"""Reads the requests of a connection with llhttp, the parser of Node.js (package `httptools`).
 
 llhttp decides where each request ends. This module adds limits, the refusals of unreadable
 requests, and the checks of a head (protocol §1).
@@ -6,8 +6,8 @@ requests, and the checks of a head (protocol §1).
 
 import re
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from httptools import (
@@ -19,6 +19,7 @@ from httptools import (
     parse_url,
 )
 
+from process.allowed_hosts import AllowedHosts
 from tuff.protocol.errors import (
     BadRequestError,
     MethodNotAllowedError,
@@ -26,15 +27,14 @@ from tuff.protocol.errors import (
     TuffError,
     UnsupportedMediaTypeError,
 )
-from tuff.protocol.json_forms import shown
-
-if TYPE_CHECKING:
-    import asyncio
+from tuff.protocol.json_bodies import shown
 
 METHODS = "DELETE, GET, POST, PUT"  # what the addresses of the protocol answer
 HEAD_BYTES_MAX = 1 << 17  # bytes of a request line and its header fields, and of a trailer
 LINE_BYTES_MAX = 8_190  # bytes of the request line or of a header field
 FIELDS_COUNT_MAX = 128  # header fields of one request
+BLOCKS_COUNT_MAX = 1_024  # blocks of header fields in the cache; a client has one or two
+BLOCK_BYTES_MAX = 2_048  # bytes of a block; with the count it bounds the memory to some MiB
 
 # Fields that a request has once at most (RFC 9110). With two of them, a proxy and the server might
 # each use a different one.
@@ -49,55 +49,70 @@ _METHOD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}) ")
 HeaderFields = dict[str, list[str]]  # every value of a field, by its name in small letters
 
 
+class Fields(NamedTuple):
+    """What a block of header fields says.
+
+    `refusal`: why any request with it is refused, and its connection closed. `foreign`: why it is
+    refused for its host or its origin; an absolute request target may name another host. `coding`:
+    why its body can't be read.
+    """
+
+    by_name: HeaderFields
+    refusal: TuffError | None
+    foreign: TuffError | None
+    content_length: int
+    content_type: str | None
+    accept: str | None
+    coding: TuffError | None
+    authorization: str | None
+    traceparent: str | None
+    upgrade: str | None
+    is_forwarded: bool
+    wants_redirect: bool
+    has_host: bool
+    says_connection: bool
+    is_expecting: bool
+
+
 class ParsedRequest:
     """One request as it is read, until it is answered."""
 
-    __slots__ = ("body", "error", "fields", "is_begun", "is_discarded", "is_kept_alive", "is_whole",
-                 "last_byte_s", "method", "target", "version", "waiter")  # fmt: skip
+    # Their first values are of the class, since an object is made for every request.
+    method = b""
+    target = b""
+    version = "1.1"
+    fields: Fields
+    body: bytes | bytearray = b""
+    is_kept_alive = False  # the connection may serve another request
+    is_whole = False  # all of the body is here
+    is_discarded = False  # the rest of the body is read and dropped
+    is_begun = False  # a part of the reply is sent
+    error: TuffError | None = None  # why the body will never be whole
 
-    def __init__(self) -> None:
-        self.method = ""
-        self.target = b""
-        self.version = ""
-        self.fields: HeaderFields = {}
-        self.body = bytearray()
-        self.is_kept_alive = False  # the connection may serve another request
-        self.is_whole = False  # all of the body is here
-        self.is_discarded = False  # the rest of the body is read and dropped
-        self.is_begun = False  # a part of the reply is sent
-        self.last_byte_s = 0.0
-        self.error: TuffError | ConnectionError | None = None  # why the body will never be whole
-        self.waiter: asyncio.Future[None] | None = None  # done when the body is whole, or never
-
-    def complete(self) -> None:
-        self.is_whole = True
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-    def fail(self, error: TuffError | ConnectionError) -> None:
+    def fail(self, error: TuffError) -> None:
         """The body will never be whole."""
-        self.error, self.is_discarded = error, True
-        self.body.clear()
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_exception(error)
+        self.error, self.is_discarded, self.body = error, True, b""
 
 
 class RequestParser:
-    """Reads the requests of one connection. `now_s` is a monotonic clock.
+    """Reads the requests of one connection. `read_fields` reads a block of header fields.
 
     `queue` has the requests whose head is whole and that were not taken out yet. `refusal` is the
     answer to what can't be read behind them.
     """
 
-    def __init__(self, *, max_request_bytes: int, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, *, max_request_bytes: int, read_fields: Callable[[Sequence[bytes]], Fields]
+    ) -> None:
         self._max_request_bytes = max_request_bytes
-        self._now_s = now_s
+        self._read_fields = read_fields
         self.queue: deque[ParsedRequest] = deque()
         self.refusal: TuffError | None = None
         self._reading: ParsedRequest | None = None  # the request that the parser is in
         self._is_head_whole = False
+        self._fields: list[bytes] = []  # the names and values of its head so far
         self._overhead_bytes = 0  # since the first segment of a request, or the last byte of a body
-        self._first_line = b""  # begins the bytes in which an error is found
+        self._begin = b""  # of the bytes in which an error is found
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
 
     @property
@@ -106,9 +121,9 @@ class RequestParser:
         return self._reading is not None
 
     @property
-    def in_head(self) -> ParsedRequest | None:
-        """The request whose head has begun and is not whole."""
-        return None if self._is_head_whole else self._reading
+    def is_at_start(self) -> bool:
+        """Whether nothing was read behind the requests that were taken out."""
+        return not (self.queue or self._reading is not None or self.refusal is not None)
 
     def stop(self) -> None:
         """Read nothing any more."""
@@ -116,34 +131,33 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Read more bytes."""
-        if self._parser is None:
-            return
         if self._reading is None:
-            self._first_line = data[: LINE_BYTES_MAX + 1].partition(b"\r\n")[0]
+            self._begin = data
         else:
             self._overhead_bytes += len(data)
-        try:
-            self._feed(self._parser, data)
-        except HttpParserError as error:
-            self.break_off(self._refusal_of(error))
-            return
-        # The parser keeps the field that it is in, of a head or of a trailer, however long it gets.
-        if self._reading is not None and self._overhead_bytes > HEAD_BYTES_MAX:
-            part = "trailer" if self._is_head_whole else "head"
-            self.break_off(
-                BadRequestError(f"the {part} of the request is longer than {HEAD_BYTES_MAX} bytes")
-            )
-
-    def _feed(self, parser: HttpRequestParser, data: bytes) -> None:
-        while True:
+        parser = self._parser
+        while parser is not None:
             try:
                 parser.feed_data(data)
+                break
             except HttpParserUpgrade as upgrade:
                 # No upgrade is offered: the request is answered, and HTTP goes on behind it.
                 self._parser = parser = HttpRequestParser(self)
                 data = data[upgrade.args[0] :]
-            else:
-                return
+            except HttpParserError as error:
+                self.break_off(self._refusal_of(error))
+                break
+        if self._reading is not None:
+            self._limit_head()
+
+    def _limit_head(self) -> None:
+        self._begin = _line_of(self._begin)
+        # The parser keeps the field that it is in, of a head or of a trailer, however long it gets.
+        if self._overhead_bytes > HEAD_BYTES_MAX:
+            part = "trailer" if self._is_head_whole else "head"
+            self.break_off(
+                BadRequestError(f"the {part} of the request is longer than {HEAD_BYTES_MAX} bytes")
+            )
 
     def break_off(self, refusal: TuffError) -> None:
         """Read no further, since where the next request begins is unknown. The client gets this
@@ -157,12 +171,12 @@ class RequestParser:
             self.refusal = refusal
 
     def _refusal_of(self, error: HttpParserError) -> TuffError:
-        line = self._first_line
+        line = _line_of(self._begin)
         if line.startswith(_TLS_HANDSHAKE):
             return BadRequestError("the client speaks HTTPS, and the server HTTP; use http://")
         if isinstance(error, HttpParserInvalidMethodError) and (method := _METHOD.match(line)):
             return MethodNotAllowedError(f"the server answers {METHODS}, not {method[1].decode()}")
-        if isinstance(error, HttpParserInvalidURLError):
+        if isinstance(error, HttpParserInvalidURLError) and line:
             return unreadable_address(line)
         quoted = f" {shown(line.decode('latin-1'))}" if line else ""
         return BadRequestError(f"the request{quoted} is not HTTP/1.1 as RFC 9112 has it: {error}")
@@ -177,48 +191,109 @@ class RequestParser:
         self._reading.target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        assert self._reading is not None
-        if self._is_head_whole:
-            return  # a trailer must not change what the head says
-        text = value.strip(b" \t").decode("utf-8", "surrogateescape")
-        self._reading.fields.setdefault(name.decode("latin-1").lower(), []).append(text)
+        if not self._is_head_whole:  # a trailer must not change what the head says
+            self._fields += (name, value)
 
     def on_headers_complete(self) -> None:
         parsed, parser = self._reading, self._parser
         assert parsed is not None
         assert parser is not None
         self._is_head_whole = True
-        parsed.method = parser.get_method().decode("ascii")
-        parsed.version = parser.get_http_version()
-        parsed.is_kept_alive = parser.should_keep_alive() and parsed.method != "CONNECT"
-        parsed.last_byte_s = self._now_s()
+        parsed.fields = fields = self._read_fields(self._fields)
+        self._fields.clear()
+        parsed.method = parser.get_method()
+        parsed.is_kept_alive = parser.should_keep_alive() and parsed.method != b"CONNECT"
+        # Without a Connection field only 1.1 is kept alive. llhttp makes a text of the version.
+        if fields.says_connection or not parsed.is_kept_alive:
+            parsed.version = parser.get_http_version()
         self.queue.append(parsed)
 
     def on_body(self, part: bytes) -> None:
         parsed = self._reading
         assert parsed is not None
-        parsed.last_byte_s = self._now_s()
         self._overhead_bytes = 0
         if parsed.is_discarded:
             return
-        parsed.body += part
+        if not parsed.body:
+            parsed.body = part
+        elif isinstance(parsed.body, bytearray):
+            parsed.body += part
+        else:
+            parsed.body = bytearray(parsed.body) + part
         if len(parsed.body) > self._max_request_bytes:
-            parsed.fail(
-                RequestTooLargeError(
-                    f"the body is larger than server.max_request_bytes={self._max_request_bytes}; "
-                    "send it in parts"
-                )
-            )
+            parsed.fail(body_too_large(self._max_request_bytes))
 
     def on_message_complete(self) -> None:
         assert self._reading is not None
-        self._reading.complete()
+        self._reading.is_whole = True
         self._reading = None
-        self._first_line = b""  # what follows in the same bytes is another request
+        self._begin = b""  # what follows in the same bytes is another request
 
 
-def refusal_of_fields(fields: HeaderFields) -> TuffError | None:
-    """Why a request with these header fields is refused by any route; None where it is not."""
+def _line_of(data: bytes) -> bytes:
+    return data[: LINE_BYTES_MAX + 1].partition(b"\r\n")[0]
+
+
+class HeaderCache(dict[bytes, Fields]):
+    """Reads blocks of header fields. A client repeats its block byte for byte, so each is read
+    once, and cached."""
+
+    def __init__(self, hosts: AllowedHosts) -> None:
+        super().__init__()
+        self._hosts = hosts
+
+    def read(self, block: Sequence[bytes]) -> Fields:
+        """What the names and values of a block say. No name or value has a line feed."""
+        key = b"\n".join(block)
+        known = self.get(key)
+        if known is not None:
+            return known
+        fields = _fields_of(block, self._hosts)
+        # A block with a trace context comes once.
+        if len(key) <= BLOCK_BYTES_MAX and fields.traceparent is None:
+            if len(self) >= BLOCKS_COUNT_MAX:
+                self.clear()
+            self[key] = fields
+        return fields
+
+
+def _fields_of(block: Sequence[bytes], hosts: AllowedHosts) -> Fields:
+    found: HeaderFields = {}
+    for name, value in zip(block[::2], block[1::2], strict=True):
+        text = value.strip(b" \t").decode("utf-8", "surrogateescape")
+        found.setdefault(name.decode("latin-1").lower(), []).append(text)
+
+    def first(name: str) -> str | None:
+        return found.get(name, [None])[0]
+
+    return Fields(
+        by_name=found,
+        refusal=_refusal_of_fields(found),
+        foreign=hosts.refusal(found),
+        content_length=int(first("content-length") or 0),
+        content_type=first("content-type"),
+        accept=", ".join(found["accept"]) if "accept" in found else None,
+        coding=_refusal_of_coding(", ".join(found.get("content-encoding", ()))),
+        authorization=first("authorization"),
+        traceparent=first("traceparent"),
+        upgrade=first("upgrade"),
+        is_forwarded="1" in found.get("tuff-forwarded", ()),
+        wants_redirect="1" in found.get("tuff-redirect", ()),
+        has_host="host" in found,
+        says_connection="connection" in found,
+        is_expecting="expect" in found,
+    )
+
+
+def body_too_large(max_request_bytes: int) -> RequestTooLargeError:
+    """The refusal of a body that is longer than this."""
+    return RequestTooLargeError(
+        f"the body is larger than server.max_request_bytes={max_request_bytes}; send it in parts"
+    )
+
+
+def _refusal_of_fields(fields: HeaderFields) -> TuffError | None:
+    """Why any route refuses a request with these header fields; None where it does not."""
     if sum(map(len, fields.values())) > FIELDS_COUNT_MAX:
         return BadRequestError(f"the request has more than {FIELDS_COUNT_MAX} header fields")
     for name, values in fields.items():
@@ -228,17 +303,6 @@ def refusal_of_fields(fields: HeaderFields) -> TuffError | None:
             )
         if len(values) > 1 and name in _SENT_ONCE:
             return BadRequestError(f"the request has {len(values)} {name.title()} fields; send one")
-    return None
-
-
-def refusal_of_head(version: str, target: bytes, fields: HeaderFields) -> TuffError | None:
-    """Why a request is refused, and its connection closed, before a route is looked for."""
-    if (refusal := refusal_of_fields(fields)) is not None:
-        return refusal
-    if version == "1.1" and "host" not in fields:
-        return BadRequestError("the request has no Host field, which HTTP/1.1 asks for")
-    if len(target) > LINE_BYTES_MAX:
-        return BadRequestError(f"the address is longer than {LINE_BYTES_MAX} bytes; send less")
     expected = ", ".join(fields.get("expect", ()))
     if expected and expected.lower() != "100-continue":
         return BadRequestError(
@@ -247,25 +311,25 @@ def refusal_of_head(version: str, target: bytes, fields: HeaderFields) -> TuffEr
     return None
 
 
-def accept_of(fields: HeaderFields) -> str | None:
-    """The values of all Accept fields; None where there is none."""
-    lines = fields.get("accept")
-    return ", ".join(lines) if lines else None
+def _refusal_of_coding(content_encoding: str) -> TuffError | None:
+    """Why a body with this content encoding is refused; None where it is as it is."""
+    # One that is taken for the body itself, or unpacked in part, would be stored as what it is not.
+    if content_encoding.strip().lower() in ("", "identity"):
+        return None
+    return UnsupportedMediaTypeError(
+        f"the content encoding is {shown(content_encoding)}; send the body as it is"
+    )
 
 
-def is_forwarded(fields: HeaderFields) -> bool:
-    """Whether another server of the cluster has forwarded the request."""
-    return "1" in fields.get("tuff-forwarded", ())
-
-
-def wants_redirect(fields: HeaderFields) -> bool:
-    """Whether the client wants to be sent to the owner of a topic, and no forwarding."""
-    return "1" in fields.get("tuff-redirect", ())
-
-
-def authorization_of(fields: HeaderFields) -> str | None:
-    """The first Authorization field; None where there is none."""
-    return fields.get("authorization", [None])[0]
+def refusal_of_head(parsed: ParsedRequest) -> TuffError | None:
+    """Why a request is refused, and its connection closed, before a route is looked for."""
+    if parsed.fields.refusal is not None:
+        return parsed.fields.refusal
+    if not parsed.fields.has_host and parsed.version == "1.1":
+        return BadRequestError("the request has no Host field, which HTTP/1.1 asks for")
+    if len(parsed.target) > LINE_BYTES_MAX:
+        return BadRequestError(f"the address is longer than {LINE_BYTES_MAX} bytes; send less")
+    return None
 
 
 class Target(NamedTuple):
@@ -305,13 +369,3 @@ def read_target(target: bytes) -> Target:
 def unreadable_address(text: bytes) -> BadRequestError:
     quoted = shown(text.decode("latin-1"))
     return BadRequestError(f"the address can't be read at {quoted}; escape it as RFC 3986 says")
-
-
-def require_no_coding(fields: HeaderFields) -> None:
-    """Raises: UnsupportedMediaTypeError: the body is compressed."""
-    # One that is taken for the body itself, or unpacked in part, would be stored as what it is not.
-    codings = ", ".join(fields.get("content-encoding", ()))
-    if codings.strip().lower() not in ("", "identity"):
-        raise UnsupportedMediaTypeError(
-            f"the content encoding is {shown(codings)}; send the body as it is"
-        )

@@ -5,6 +5,7 @@ thread exports them; a collector that is away or hangs costs spans, and no reque
 """
 
 import logging
+from functools import partial
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -14,8 +15,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from kernel.exchange import Call, Reply, Request
 from tuff.protocol.errors import TuffError
-from tuff.protocol.exchange import Reply, Request, Route
+from tuff.protocol.operations import Operation
 from tuff.version import __version__
 
 EXPORT_WITHIN_S = 2.0  # seconds; one export, its repetitions included
@@ -37,32 +39,17 @@ class RequestSpans:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("tuff.server", __version__)
 
-    def traced(self, route: Route) -> Route:
-        """The route with a span around each request."""
-        name, handler = f"{route.method} {route.path}", route.handler
-
-        async def handle(request: Request) -> Reply:
-            span = self._begun(name, route, request)
-            try:
-                reply = await handler(request)
-            except TuffError as error:
-                _end(span, error.status)
-                raise
-            except BaseException:
-                _end(span, 500)
-                raise
-            _end(span, reply.status)
-            return reply
-
-        return route.wrapped(handle)
+    def watch(self, call: Call, operation: Operation, request: Request) -> None:
+        """Begin a span, which the reply ends."""
+        call.watch(partial(_end, self._begun(operation, request)))
 
     def shutdown(self) -> None:
         """Export the spans that wait. Blocks, for some seconds if the collector does not answer."""
         self._provider.shutdown()
 
-    def _begun(self, name: str, route: Route, request: Request) -> Span:
+    def _begun(self, operation: Operation, request: Request) -> Span:
         parameters = request.parameters
-        attributes = {"http.request.method": route.method, "http.route": route.path}
+        attributes = {"http.request.method": operation.method, "http.route": operation.path}
         if "t" in parameters:
             topic = f"{parameters.get('ns', '')}:{parameters['t']}"
             attributes |= {"messaging.system": "tuff", "messaging.destination.name": topic}
@@ -70,11 +57,12 @@ class RequestSpans:
         if request.traceparent is not None:
             parent = _W3C.extract({"traceparent": request.traceparent}, context=parent)
         return self._tracer.start_span(
-            name, context=parent, kind=SpanKind.SERVER, attributes=attributes
+            str(operation), context=parent, kind=SpanKind.SERVER, attributes=attributes
         )
 
 
-def _end(span: Span, status: int) -> None:
+def _end(span: Span, reply: Reply | Exception) -> None:
+    status = reply.status if isinstance(reply, Reply | TuffError) else 500
     span.set_attribute("http.response.status_code", status)
     if status >= 500:
         span.set_attribute("error.type", str(status))

@@ -1,33 +1,30 @@
 """All routes of the server, and what stands before their handlers."""
 
 import json
-from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from console import files as console_files
-from messaging import topic_changes
+from kernel.exchange import Reply, Request, Route, read_query
+from messaging import disk_use, topic_changes, topic_overview
 from messaging.groups import routes as group_routes
 from messaging.groups import share_routes
-from messaging.read import explain, inspection, offsets_and_splits, partition_waits, poll
+from messaging.log.store_holder import require_holder
+from messaging.read import counts, explain, inspection, offsets_and_splits, partition_waits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
-from messaging.storage.store_ownership import owned
 from messaging.write import delayed, publish
 from process import metrics, session, settings_reply
 from process.access_guard import AccessGuard
-from process.audit_topic import AuditTopic
-from process.http_connection import RequireAccess, require_nothing
 from process.settings import Settings
-from process.streamed_replies import StreamRoute
-from tuff.protocol.exchange import Reply, Request, Route, read_query
+from tuff.protocol import operations
 from tx import inspection as transaction_inspection
 from tx import routes as transaction_routes
 from tx.inspection import SnapshotFiles
 from tx.manager import TransactionManager
 
 if TYPE_CHECKING:
-    from process.request_spans import RequestSpans
+    pass
 
 
 def message_routes(messaging: MessagingService, access: AccessGuard | None) -> list[Route]:
@@ -38,17 +35,20 @@ def message_routes(messaging: MessagingService, access: AccessGuard | None) -> l
         *poll.routes(messaging.polls),
         *partition_waits.routes(messaging.partition_waits),
         *offsets_and_splits.routes(messaging.offsets),
+        *counts.routes(messaging.counts),
         *explain.routes(messaging.explainer, *may_read),
         *inspection.routes(messaging.inspection),
+        *topic_overview.routes(messaging.overview),
+        *disk_use.routes(messaging.disk_use),
         *topic_changes.routes(messaging.topics),
         *holds_and_positions.routes(messaging.holds_and_positions),
         *delayed.routes(messaging.delayed),
         *group_routes.routes(messaging.groups),
         *share_routes.routes(messaging.share_groups),
     ]
-    if messaging.ownership is None:
+    if messaging.holder_check is None:
         return routes
-    return [owned(each, messaging.ownership) for each in routes]
+    return [require_holder(each, messaging.holder_check) for each in routes]
 
 
 def routes_of_transactions(transactions: TransactionManager, files: SnapshotFiles) -> list[Route]:
@@ -62,46 +62,12 @@ def routes_of_transactions(transactions: TransactionManager, files: SnapshotFile
 def process_routes(settings: Settings, collected: metrics.Metrics) -> list[Route]:
     """The routes that ask neither component."""
     return [
+        session.route(),
         *metrics.routes(collected),
         *settings_reply.routes(settings),
         *console_files.routes(),
         _openapi_route(),
     ]
-
-
-class ProtectedRoutes(NamedTuple):
-    """Routes as a listener serves them, and the check of the heads of their requests."""
-
-    routes: list[Route]
-    streams: list[StreamRoute]
-    require_access: RequireAccess
-
-
-def protected(
-    routes: Sequence[Route],
-    streams: Sequence[StreamRoute],
-    *,
-    access: AccessGuard | None,
-    audit: AuditTopic | None,
-    spans: "RequestSpans | None",
-) -> ProtectedRoutes:
-    """The routes, and that of sessions, with what the settings put before their handlers: spans
-    around the audit, and the audit around the check of access, whose refusals it records."""
-    served, streamed = [*routes, session.route()], list(streams)
-    require_access: RequireAccess = require_nothing
-    if audit is not None:
-        audit.connect(served)
-    if access is not None:
-        served = [access.guarded(each) for each in served]
-        streamed = [access.guarded_stream(each) for each in streamed]
-        require_access = access.require_head
-    if audit is not None:
-        served = [audit.recorded(each) for each in served]
-        streamed = [audit.recorded_stream(each) for each in streamed]
-        require_access = audit.recorded_heads(require_access)
-    if spans is not None:
-        served = [spans.traced(each) for each in served]
-    return ProtectedRoutes(served, streamed, require_access)
 
 
 def _openapi_route() -> Route:
@@ -115,4 +81,4 @@ def _openapi_route() -> Route:
         read_query(request.query, parameters=())
         return document()
 
-    return Route("GET", "/openapi.json", show)
+    return Route(operations.GET_OPENAPI, show)

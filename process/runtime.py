@@ -1,13 +1,11 @@
 """Clocks, tasks, threads, and ids, which the process provides to its components."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernel.event_loop import InBackground, Spawn
 from process.clock import SteadyClock
 from process.security import Threads
-
-Background = Callable[[Callable[[], None]], object]
-Work = Coroutine[object, object, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +20,8 @@ class Runtime:
     clock: SteadyClock
     elapsed_s: Callable[[], float]
     new_store_id: Callable[[], str]
-    spawn: Callable[[Work], None]
-    spawn_writer: Callable[[Work], None]
+    spawn: Spawn
+    spawn_writer: Spawn
     threads: Threads
-    background: Callable[[str], Background]
+    background: Callable[[str], InBackground]
     die: Callable[[str], None]

@@ -1,7 +1,8 @@
 """The schemas of all JSON bodies, for the OpenAPI document.
 
 In `SCHEMAS` a request is closed: it has no `additionalProperties`, and the server refuses unknown
-members. A reply may get more members later.
+members. A reply may get more members later. Where the client reads a reply as a value, the schema
+follows the value (`reply_of`).
 Code generators make a class of every object and every enumeration. So each of these has an entry
 with a name of its own here, and other schemas refer to it with `ref`. A generator invents a name
 for a nested schema without one, and drops both classes where it invents the same name twice.
@@ -9,166 +10,133 @@ for a nested schema without one, and drops both classes where it invents the sam
 
 from collections.abc import Mapping
 
-from messaging.partitions import PARTITIONS_COUNT_MAX
+from messaging.model.partitions import PARTITIONS_COUNT_MAX
 from messaging.read.explanation import Reason
+from process.schema_forms import (
+    BOOLEAN,
+    COUNT,
+    FULL_NAME,
+    ID,
+    MS,
+    NAME,
+    PARTITION,
+    PARTITION_NAME,
+    PAYLOAD,
+    POINTER,
+    SECONDS,
+    TEXT,
+    Schema,
+    any_of,
+    array,
+    by_name,
+    of_type,
+    one_of,
+    optional,
+    or_null,
+    ref,
+    reply,
+    reply_of,
+    request,
+    required,
+    said,
+)
+from tuff import replies
 from tuff.protocol.attributes import TAG_LENGTH_MAX, TAGS_COUNT_MAX
-from tuff.protocol.ids import PARTITION_NUMBER_MAX
-from tuff.protocol.requests import DELAY_MS_MAX, MESSAGES_COUNT_MAX
+from tuff.protocol.group_preferences import GroupStart
+from tuff.protocol.leases import AttemptReport, LeaseAction
+from tuff.protocol.requests import DELAY_MS_MAX, MESSAGES_COUNT_MAX, Ack, Isolation
+from tuff.protocol.transaction import (
+    TransactionState,
+    TransactionStatus,
+    TransactionType,
+    VisibilityLevel,
+)
 from tx.edits import InvalidReason
-
-Schema = dict[str, object]
 
 _LONG_MAX = (1 << 63) - 1
 
-
-def ref(name: str) -> Schema:
-    """A reference to a schema of this module."""
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _array(item: Schema, description: str = "") -> Schema:
-    found: Schema = {"type": "array", "items": item}
-    return {**found, "description": description} if description else found
-
-
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _one_of(*values: str) -> Schema:
-    return {"type": "string", "enum": list(values)}
-
-
-def _request(properties: Mapping[str, Schema], *, required: tuple[str, ...] = ()) -> Schema:
-    found: Schema = {
-        "type": "object",
-        "properties": dict(properties),
-        "additionalProperties": False,
-    }
-    return {**found, "required": list(required)} if required else found
-
-
-def _reply(properties: Mapping[str, Schema], *, optional: tuple[str, ...] = ()) -> Schema:
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "properties": dict(properties), "required": required}
-
-
-def of_type(kind: str, **limits: object) -> Schema:
-    return {"type": kind, **limits}
-
-
-BOOLEAN = of_type("boolean")
-MS = of_type("integer", format="int64", minimum=0, description="ms since the epoch")
-_SECONDS = of_type(
-    "number", format="double", exclusiveMinimum=0, description="seconds; fractions allowed"
-)
+# fmt: off
 _TTL = of_type("integer", minimum=1, maximum=2147483647, description="whole seconds")
 _GENERATION = of_type("integer", minimum=1)
-_PARTITION = of_type("integer", minimum=0, maximum=PARTITION_NUMBER_MAX)
-COUNT = of_type("integer", format="int64", minimum=0)
+_IS_LOWER_BOUND: Schema = {**BOOLEAN, **said("whether there are at least so many")}
 _SEQ_ID = of_type("integer", minimum=0, maximum=65535)
-TEXT = of_type("string")
-_MESSAGES_TO_PUBLISH: Schema = {
-    "type": "array",
-    "items": ref("MessageInput"),
-    "maxItems": MESSAGES_COUNT_MAX,
-    "description": "as many at most in one request, in all of its entries together",
+_OR_TEXT, _OR_NAME, _OR_ID = or_null(TEXT), or_null(NAME), or_null(ID)
+_OR_POINTER, _OR_COUNT, _OR_MS = or_null(POINTER), or_null(COUNT), or_null(MS)
+_OR_PAYLOAD, _OR_SECONDS = or_null(PAYLOAD), or_null(SECONDS)
+_ID_INPUT, _POINTER_INPUT = ref("MessageIdInput"), ref("PointerInput")
+_POINTERS = array(POINTER)
+_ATTRIBUTES: dict[str, Schema] = {
+    "key": _OR_PAYLOAD, "tags": array(ref("Tag")), "headers": ref("Headers"),
 }
 
 _VALUES: dict[str, Schema] = {
     "Name": of_type("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}$"),
     "TopicName": of_type(
-        "string",
-        pattern=r"^(?!\.{1,2}(:|$))[A-Za-z0-9._-]{1,128}(:(0|[1-9][0-9]{0,3}))?$",
+        "string", pattern=r"^(?!\.{1,2}(:|$))[A-Za-z0-9._-]{1,128}(:(0|[1-9][0-9]{0,3}))?$",
         description="a name, or one with the number of a partition",
     ),
     "SinkName": of_type("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:/-]{1,128}$"),
     "Pointer": of_type(
-        "string",
-        pattern="^-?[0-9]{1,19}$",
+        "string", pattern="^-?[0-9]{1,19}$",
         description="a 64-bit transaction pointer in decimal digits, since JSON readers that know "
         "only doubles round larger numbers",
     ),
-    "PointerInput": {
-        "description": "a transaction pointer, as digits or as a number",
-        "anyOf": [
-            ref("Pointer"),
-            of_type("integer", format="int64", minimum=-_LONG_MAX, maximum=_LONG_MAX),
-        ],
-    },
+    "PointerInput": any_of(
+        POINTER, of_type("integer", format="int64", minimum=-_LONG_MAX, maximum=_LONG_MAX),
+        description="a transaction pointer, as digits or as a number",
+    ),
     "MessageId": of_type("string", pattern="^[0-9a-f]{40}$", description="20 bytes in hex"),
     "MessageIdInput": of_type("string", pattern="^[0-9A-Fa-f]{40}$", description="20 bytes in hex"),
-    "Place": {
-        "description": "a place in a topic: a message id, or a publish time in ms since the epoch",
-        "anyOf": [ref("MessageIdInput"), MS],
-    },
-    "BinaryPayload": _request(
-        {"base64": of_type("string", contentEncoding="base64")}, required=("base64",)
+    "Place": any_of(
+        _ID_INPUT, MS,
+        description="a place in a topic: a message id, or a publish time in ms since the epoch",
     ),
-    "Payload": {
-        "description": "a string stands for its UTF-8 bytes; other bytes go as base64",
-        "anyOf": [TEXT, ref("BinaryPayload")],
-    },
+    "BinaryPayload": request(
+        required("base64"), base64=of_type("string", contentEncoding="base64")
+    ),
+    "Payload": any_of(
+        TEXT, ref("BinaryPayload"),
+        description="a string stands for its UTF-8 bytes; other bytes go as base64",
+    ),
     "Delay": of_type(
-        "number",
-        format="double",
-        minimum=0.001,
-        maximum=DELAY_MS_MAX // 1000,
+        "number", format="double", minimum=0.001, maximum=DELAY_MS_MAX // 1000,
         description="seconds from the publish until the message enters the topic",
     ),
-    "DueTime": {
-        "description": "when the message enters the topic: ms since the epoch, or ISO 8601",
-        "anyOf": [MS, TEXT],
-    },
+    "DueTime": any_of(
+        MS, TEXT, description="when the message enters the topic: ms since the epoch, or ISO 8601"
+    ),
     "DelayedId": of_type("string", pattern="^[0-9a-f]{36}$", description="18 bytes in hex"),
     "Tag": of_type("string", pattern=f"^[A-Za-z0-9._-]{{1,{TAG_LENGTH_MAX}}}$"),
-    "Headers": {
-        "type": "object",
-        "additionalProperties": ref("HeaderValue"),
-        "description": "by name, of printable ASCII characters without a comma",
-    },
-    "HeaderPairs": {
-        "type": "array",
-        "items": {
-            "type": "array",
-            "prefixItems": [TEXT, ref("Payload")],
-            "minItems": 2,
-            "maxItems": 2,
-        },
-        "description": "names and values, whose order is kept",
-    },
-    "HeaderValue": {
-        "description": "a value as a payload has it, or several for a name that repeats",
-        "anyOf": [TEXT, ref("BinaryPayload"), _array(ref("Payload"))],
-    },
-    "MessageWithTtl": _request(
-        {
-            "payload": ref("Payload"),
-            "ttl": _TTL,
-            "key": _or_null(ref("Payload")),
-            "tags": _or_null({**_array(ref("Tag")), "maxItems": TAGS_COUNT_MAX}),
-            "headers": _or_null({"anyOf": [ref("Headers"), ref("HeaderPairs")]}),
-            "delay": ref("Delay"),
-            "at": ref("DueTime"),
-        },
-        required=("payload",),
+    "Headers": by_name(
+        ref("HeaderValue"), "by name, of printable ASCII characters without a comma"
     ),
-    "MessageInput": {
-        "description": "a payload alone, or with attributes, a time to live, or a delay of its own",
-        "anyOf": [TEXT, ref("BinaryPayload"), ref("MessageWithTtl")],
-    },
-    "Isolation": _one_of("all", "committed"),
-    "Undecided": {**_one_of("hold", "skip"), "default": "hold"},
-    "Ack": {**_one_of("none", "received", "durable"), "default": "durable"},
-    "TransactionType": _one_of("short", "long"),
-    "TransactionState": _one_of(
-        "in_progress", "committing", "prepared", "committed", "aborted", "invalid"
+    "HeaderPairs": array(
+        of_type("array", prefixItems=[TEXT, PAYLOAD], minItems=2, maxItems=2),
+        "names and values, whose order is kept",
     ),
-    "InvalidReason": {
-        **_one_of(*(each.value for each in InvalidReason)),
-        "description": "why a transaction is invalid",
-    },
-    "VisibilityLevel": _one_of("SNAPSHOT", "SNAPSHOT_EXCLUDE_CURRENT", "SNAPSHOT_ALL"),
+    "HeaderValue": any_of(
+        TEXT, ref("BinaryPayload"), array(PAYLOAD),
+        description="a value as a payload has it, or several for a name that repeats",
+    ),
+    "MessageWithTtl": request(
+        required("payload"), payload=PAYLOAD, ttl=_TTL, key=_OR_PAYLOAD,
+        tags=or_null(array(ref("Tag"), maxItems=TAGS_COUNT_MAX)),
+        headers=or_null(any_of(ref("Headers"), ref("HeaderPairs"))),
+        delay=ref("Delay"), at=ref("DueTime"),
+    ),
+    "MessageInput": any_of(
+        TEXT, ref("BinaryPayload"), ref("MessageWithTtl"),
+        description="a payload alone, or with attributes, a time to live, or a delay of its own",
+    ),
+    "Isolation": one_of(*Isolation),
+    "Undecided": one_of("hold", "skip", default="hold"),
+    "Ack": one_of(*Ack, default="durable"),
+    "TransactionType": one_of(*TransactionType),
+    "TransactionState": one_of(*TransactionState),
+    "InvalidReason": one_of(
+        *(each.value for each in InvalidReason), description="why a transaction is invalid"
+    ),
+    "VisibilityLevel": one_of(*(each.name for each in VisibilityLevel)),
 }
 
 # The members of a problem document that come with a code (RFC 9457 §3.2).
@@ -176,19 +144,18 @@ _EPOCH_MEMBER: Mapping[str, Schema] = {
     "epoch": of_type("integer", format="int64", description="the newest epoch of the sink")
 }
 # Two codes have this member, and a schema of problems has it once.
-_PARTITIONS_OF_PROBLEM = _array(
-    {"anyOf": [_PARTITION, TEXT]},
+_PARTITIONS_OF_PROBLEM = array(
+    any_of(PARTITION, TEXT),
     "numbers of those that can be read, or names of those that the member does not have",
 )
 _REASON_MEMBER: Mapping[str, Schema] = {"reason": ref("InvalidReason")}
 MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "transaction_conflict": {
-        "key": ref("Payload"),
-        "conflictingTransaction": ref("Pointer"),
-        "conflictingClient": of_type("string", description="the client of that transaction"),
+        "key": PAYLOAD, "conflictingTransaction": POINTER,
+        "conflictingClient": {**TEXT, **said("the client of that transaction")},
     },
     "transaction_prepared": {
-        "database": of_type("string", description="that decides how the transaction ends"),
+        "database": {**TEXT, **said("that decides how the transaction ends")},
         "preparedAt": of_type("integer", format="int64", description="ms since the epoch"),
     },
     "transaction_timed_out": _REASON_MEMBER,
@@ -196,530 +163,341 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "sink_epoch_superseded": _EPOCH_MEMBER,
     "sink_epoch_open": _EPOCH_MEMBER,
     "partition_required": {"partitions": _PARTITIONS_OF_PROBLEM},
-    "lease_lost": {"ids": _array(ref("MessageId"), "the messages that other workers have got")},
-    "topic_held": {"holds": _array(ref("Name"), "the holds that are in the way")},
+    "lease_lost": {"ids": array(ID, "the messages that other workers have got")},
+    "topic_held": {"holds": array(NAME, "the holds that are in the way")},
     "stale_member_epoch": {
         "memberEpoch": of_type("integer", format="int64", description="that the member has")
     },
     "partition_not_assigned": {"partitions": _PARTITIONS_OF_PROBLEM},
     "damaged_record": {
-        "id": of_type("string", description="the record, as its key or its message id in hex"),
-        "next": _or_null(ref("MessageId")),
+        "id": {**TEXT, **said("the record, as its key or its message id in hex")}, "next": _OR_ID,
     },
-}
-_OF_EVERY_PROBLEM: dict[str, Schema] = {
-    "type": of_type("string", const="about:blank"),
-    "title": TEXT,
-    "status": of_type("integer"),
-    "detail": of_type("string", description="one plain sentence"),
-    "code": of_type("string", description="stable; what a program looks at"),
 }
 _OF_SOME_PROBLEMS = {name: schema for each in MEMBERS.values() for name, schema in each.items()}
 
 _PROBLEM: dict[str, Schema] = {
     "Problem": {
-        **_reply({**_OF_EVERY_PROBLEM, **_OF_SOME_PROBLEMS}, optional=tuple(_OF_SOME_PROBLEMS)),
-        "description": "RFC 9457. Beside the first five, a member comes with the codes that have "
-        "it: `key`, the change that both transactions wrote, and who committed it first; `reason`, "
-        "why the transaction is invalid; `epoch`; `holds`; `memberEpoch`; `partitions`; `id`, and "
-        "`next`, the exclusive start of a read that goes on behind a damaged record",
+        **reply(
+            optional(*_OF_SOME_PROBLEMS), type=of_type("string", const="about:blank"),
+            title=TEXT, status=of_type("integer"), detail={**TEXT, **said("one plain sentence")},
+            code={**TEXT, **said("stable; what a program looks at")}, **_OF_SOME_PROBLEMS,
+        ),
+        **said(
+            "RFC 9457. Beside the first five, a member comes with the codes that have it: `key`, "
+            "the change that both transactions wrote, and who committed it first; `reason`, why "
+            "the transaction is invalid; `epoch`; `holds`; `memberEpoch`; `partitions`; `id`, and "
+            "`next`, the exclusive start of a read that goes on behind a damaged record"
+        ),
     },
 }
 
+_PARTITIONS = array(PARTITION, "those that take messages, ascending; of a topic")
+_RETIRED = array(PARTITION, "those that can only be read, ascending; of a topic")
+_HOLDS = array(ref("Hold"), "by name; those that are not over")
+_POSITIONS = array(ref("Position"), "by name")
+_READABLE: Schema = {**COUNT, **said("messages that a reader can receive")}
+_PROPERTY_VALUE = ref("TopicPropertyValue")
+_NO_GENERATION: Schema = {"not": {"required": ["generation"]}}
+
 _TOPICS: dict[str, Schema] = {
-    "Topic": _reply(
-        {
-            "name": ref("TopicName"),
-            "properties": ref("TopicProperties"),
-            "generation": _GENERATION,
-            "partitions": _array(_PARTITION, "those that take messages, ascending; of a topic"),
-            "retired": _array(_PARTITION, "those that can only be read, ascending; of a topic"),
-        },
-        optional=("partitions", "retired"),
+    "Topic": reply_of(
+        replies.TopicInfo, optional("partitions", "retired"), name=ref("TopicName"),
+        properties=ref("TopicProperties"), generation=_GENERATION, partitions=_PARTITIONS,
+        retired=_RETIRED,
     ),
-    "TopicProperties": of_type("object", additionalProperties=TEXT),
-    "TopicTtl": {
-        "description": "whole seconds, as a number or as digits",
-        "anyOf": [_TTL, of_type("string", pattern="^(?!0+$)[0-9]{1,10}$")],
-    },
-    "PartitionCount": {
-        "description": "how many partitions take messages, as a number or as digits",
-        "anyOf": [
-            of_type("integer", minimum=1, maximum=PARTITIONS_COUNT_MAX),
-            of_type("string", pattern="^(?!0+$)[0-9]{1,4}$"),
-        ],
-    },
-    "TopicPropertyValue": {"anyOf": [TEXT, of_type("number")]},
+    "TopicProperties": by_name(TEXT),
+    "TopicTtl": any_of(
+        _TTL, of_type("string", pattern="^(?!0+$)[0-9]{1,10}$"),
+        description="whole seconds, as a number or as digits",
+    ),
+    "PartitionCount": any_of(
+        of_type("integer", minimum=1, maximum=PARTITIONS_COUNT_MAX),
+        of_type("string", pattern="^(?!0+$)[0-9]{1,4}$"),
+        description="how many partitions take messages, as a number or as digits",
+    ),
+    "TopicPropertyValue": any_of(TEXT, of_type("number")),
     "TopicPropertiesInput": {
-        "type": "object",
+        **by_name(_PROPERTY_VALUE), **_NO_GENERATION,
         "properties": {"ttl": ref("TopicTtl"), "partitions": ref("PartitionCount")},
-        "additionalProperties": ref("TopicPropertyValue"),
-        "not": {"required": ["generation"]},
     },
-    "Names": _array(TEXT, "in byte order"),
-    "TruncateTopicRequest": _request({"before": ref("Place")}, required=("before",)),
-    "TruncateTopicResponse": _reply({"earliest": _or_null(ref("MessageId"))}),
-    "HoldRequest": _request(
-        {"from": ref("Place"), "maxAge": _SECONDS}, required=("from", "maxAge")
+    "TopicPropertiesChange": {
+        **by_name(or_null(_PROPERTY_VALUE)), **_NO_GENERATION,
+        "properties": {"ttl": or_null(ref("TopicTtl")), "partitions": ref("PartitionCount")},
+    },
+    "ChangedTopic": reply_of(
+        replies.TopicUpdate, properties=ref("TopicProperties"), partitions=_PARTITIONS,
+        retired=_RETIRED,
     ),
-    "Hold": _reply({"name": ref("Name"), "from": ref("MessageId"), "expiresAt": MS, "setAt": MS}),
-    "HoldList": _reply({"holds": _array(ref("Hold"), "by name; those that are not over")}),
-    "DelayedMessage": _reply(
-        {
-            "id": ref("DelayedId"),
-            "due": MS,
-            "size": {**COUNT, "description": "bytes of the payload"},
-            "ttl": _TTL,
-            "key": _or_null(ref("Payload")),
-            "tags": _array(ref("Tag")),
-            "headers": ref("Headers"),
-            "payload": ref("Payload"),
-        },
-        optional=("ttl", "key", "tags", "headers", "payload"),
+    "ExpiringMessages": reply_of(
+        replies.ExpiringMessages, messages={**COUNT, **said("messages that expire at once")}
     ),
-    "DelayedList": _reply({"delayed": _array(ref("DelayedMessage"), "in the order of due times")}),
-    "PositionRequest": _request({"position": ref("MessageIdInput")}, required=("position",)),
-    "Position": _reply(
-        {
-            "name": ref("Name"),
-            "position": ref("MessageId"),
-            "generation": _GENERATION,
-            "updatedAt": MS,
-        }
+    "Names": array(TEXT, "in byte order"),
+    "TruncateTopicRequest": request(required("before"), before=ref("Place")),
+    "TruncateTopicResponse": reply(earliest=_OR_ID),
+    "HoldRequest": request(required("from", "maxAge"), from_=ref("Place"), maxAge=SECONDS),
+    "Hold": reply_of(replies.Hold, name=NAME),
+    "HoldList": reply(holds=_HOLDS),
+    "DelayedMessage": reply_of(
+        replies.DelayedMessage, optional("ttl", "key", "tags", "headers", "payload"),
+        id=ref("DelayedId"), size={**COUNT, **said("bytes of the payload")}, ttl=_TTL,
+        **_ATTRIBUTES,
     ),
-    "PositionList": _reply({"positions": _array(ref("Position"), "by name")}),
-    "TopicSummary": _reply(
-        {
-            "namespace": ref("Name"),
-            "name": ref("Name"),
-            "generation": _GENERATION,
-            "ttl": _TTL,
-            "partitionCount": COUNT,
-            "positionCount": COUNT,
-            "publishedCount": {**COUNT, "description": "messages since the server started"},
-            "publishedBytes": {**COUNT, "description": "payload bytes since the server started"},
-            "storedBytes": {**COUNT, "description": "an estimate; recent writes need not count"},
-            "oldest": _or_null(MS),
-            "newest": _or_null(MS),
-        }
+    "DelayedList": reply(delayed=array(ref("DelayedMessage"), "in the order of due times")),
+    "PositionRequest": request(required("position"), position=_ID_INPUT),
+    "Position": reply_of(replies.NamedPosition, name=NAME, generation=_GENERATION),
+    "PositionList": reply(positions=_POSITIONS),
+    "PartitionOverview": reply(
+        number=PARTITION, all=ref("Offsets"), committed=or_null(ref("Offsets")),
+        positions=_POSITIONS, holds=_HOLDS,
     ),
-    "TopicSummaryList": _reply(
-        {
-            "count": {**COUNT, "description": "of all topics that match"},
-            "topics": _array(ref("TopicSummary"), "in byte order of namespace and name"),
-            "next": _or_null(TEXT),
-        }
+    "TopicOverview": reply(
+        topic=ref("Topic"), partitions=array(ref("PartitionOverview"), "the first 50, ascending"),
+        groups=array(ref("Group"), "50 at most, with their partitions of this topic"),
+        hasAllGroups=BOOLEAN,
     ),
-    "Split": _reply({"start": _or_null(ref("MessageId")), "end": ref("MessageId")}),
-    "SplitList": _reply(
-        {
-            "generation": _GENERATION,
-            "splits": _array(
-                ref("Split"),
-                "ascending; start is exclusive, end inclusive, and the next one begins there",
-            ),
-        }
+    "TopicSummary": reply(
+        namespace=NAME, name=NAME, generation=_GENERATION, ttl=_TTL,
+        partitionCount=COUNT, positionCount=COUNT,
+        publishedCount={**COUNT, **said("messages since the server started")},
+        publishedBytes={**COUNT, **said("payload bytes since the server started")},
+        storedBytes={**COUNT, **said("an estimate; recent writes need not count")},
+        oldest=_OR_MS, newest=_OR_MS,
+        messageCount=_READABLE, isLowerBound=_IS_LOWER_BOUND,
+    ),
+    "TopicSummaryList": reply(
+        count={**COUNT, **said("of all topics that match")},
+        topics=array(ref("TopicSummary"), "in byte order of namespace and name"), next=_OR_TEXT,
+    ),
+    "Split": reply_of(replies.Split),
+    "SplitList": reply_of(
+        replies.Splits, generation=_GENERATION,
+        splits=array(
+            ref("Split"),
+            "ascending; start is exclusive, end inclusive, and the next one begins there",
+        ),
     ),
 }
 
 _RANGE = {
-    "startTimestamp": MS,
-    "startSequenceId": _SEQ_ID,
-    "endTimestamp": MS,
-    "endSequenceId": _SEQ_ID,
+    "startTimestamp": MS, "startSequenceId": _SEQ_ID, "endTimestamp": MS, "endSequenceId": _SEQ_ID,
 }
+_MESSAGES_TO_PUBLISH = array(
+    ref("MessageInput"), "as many at most in one request, in all of its entries together",
+    maxItems=MESSAGES_COUNT_MAX,
+)
 
 _MESSAGES: dict[str, Schema] = {
-    "PublishRequest": _request(
-        {
-            "transactionWritePointer": _or_null(ref("PointerInput")),
-            "messages": _MESSAGES_TO_PUBLISH,
-        },
-        required=("messages",),
+    "PublishRequest": request(
+        required("messages"), transactionWritePointer=or_null(_POINTER_INPUT),
+        messages=_MESSAGES_TO_PUBLISH,
     ),
-    "PublishResponse": _reply({"transactionWritePointer": ref("Pointer"), **_RANGE}),
-    "RollbackRequest": _request(
-        {"transactionWritePointer": ref("PointerInput"), **_RANGE},
-        required=("transactionWritePointer", *_RANGE),
+    "PublishResponse": reply(transactionWritePointer=POINTER, **_RANGE),
+    "RollbackRequest": request(
+        required("transactionWritePointer", *_RANGE), transactionWritePointer=_POINTER_INPUT,
+        **_RANGE,
     ),
-    "ConsumeRequest": _request(
-        {
-            "startFrom": _or_null(ref("Place")),
-            "inclusive": of_type("boolean", default=True),
-            "limit": _or_null(of_type("integer", minimum=1)),
-            "transaction": _or_null(ref("Snapshot")),
-        }
+    "ConsumeRequest": request(
+        startFrom=or_null(ref("Place")), inclusive={**BOOLEAN, "default": True},
+        limit=or_null(of_type("integer", minimum=1)), transaction=or_null(ref("Snapshot")),
     ),
-    "WaitRequest": _request(
-        {
-            "after": ref("PartitionStarts"),
-        },
-        required=("after",),
+    "WaitRequest": request(required("after"), after=ref("PartitionStarts")),
+    "TopicsWaitRequest": request(required("topics"), topics=ref("TopicWaits")),
+    "TopicWaits": by_name(ref("TopicWait"), "by the name of a topic", minProperties=1),
+    "TopicWait": request(required("after"), after=ref("PartitionStarts"), tags=TEXT),
+    "ReadableTopics": reply(partitions=array(TEXT, "as orders:3; none: time is up")),
+    "PartitionStarts": by_name(
+        _ID_INPUT, "by the number of a partition, an id behind which it is read",
+        propertyNames={"pattern": "^[0-9]+$"}, minProperties=1,
     ),
-    "PartitionStarts": of_type(
-        "object",
-        propertyNames={"pattern": "^[0-9]+$"},
-        additionalProperties=ref("MessageIdInput"),
-        minProperties=1,
-        description="by the number of a partition, an id behind which it is read",
+    "ReadablePartitions": reply(partitions=array(PARTITION, "ascending; none: time is up")),
+    "Snapshot": any_of(
+        of_type("string", contentEncoding="base64"), ref("TransactionInput"),
+        description="what to read in: the bytes of a TTransaction as base64, or a transaction",
     ),
-    "ReadablePartitions": _reply({"partitions": _array(_PARTITION, "ascending; none: time is up")}),
-    "Snapshot": {
-        "description": "what to read in: the bytes of a TTransaction as base64, or a transaction",
-        "anyOf": [of_type("string", contentEncoding="base64"), ref("TransactionInput")],
-    },
     "Message": {
-        **_reply(
-            {
-                "id": ref("MessageId"),
-                "payload": ref("Payload"),
-                "timestamp": MS,
-                "key": _or_null(ref("Payload")),
-                "tags": _array(ref("Tag")),
-                "headers": ref("Headers"),
-            },
-            optional=("key", "tags", "headers"),
-        ),
-        "description": "`key`, `tags` and `headers` are present if `Accept` names schema 2",
+        **reply(optional(*_ATTRIBUTES), id=ID, payload=PAYLOAD, timestamp=MS, **_ATTRIBUTES),
+        **said("`key`, `tags` and `headers` are present if `Accept` names schema 2"),
     },
-    "MessageList": _array(ref("Message")),
-    "Offsets": _reply(
-        {
-            "generation": _GENERATION,
-            "earliest": _or_null(ref("MessageId")),
-            "end": _or_null(ref("MessageId")),
-            "blockedBy": _or_null(ref("Pointer")),
-            "database": ref("Name"),
-            "preparedAt": MS,
-            "archivedFrom": _or_null(ref("MessageId")),
-        },
-        optional=("database", "preparedAt", "archivedFrom"),
+    "MessageList": array(ref("Message")),
+    "MessageCount": reply_of(
+        replies.MessageCount, count=_READABLE, isLowerBound=_IS_LOWER_BOUND
     ),
-    "Explanation": _reply(
-        {
-            "id": TEXT,
-            "namespace": TEXT,
-            "topic": TEXT,
-            "generation": _or_null(_GENERATION),
-            "visible": of_type("boolean"),
-            "reason": ref("ExplanationReason"),
-            "detail": TEXT,
-            "advice": TEXT,
-            "blockedBy": _or_null(ref("Pointer")),
-            "transaction": _or_null(ref("ExplainedTransaction")),
-            "elsewhere": _array(ref("FoundElsewhere")),
-        },
-        optional=("elsewhere",),
+    "TopicSpace": reply_of(replies.TopicSpace),
+    "DiskUse": reply_of(
+        replies.DiskUse, topics=array(ref("SpaceOfTopic"), "those that take most, at most 100")
     ),
-    "ExplanationReason": _one_of(*(each.value for each in Reason)),
-    "FoundElsewhere": _reply({"namespace": TEXT, "topic": TEXT}),
-    "ExplainedTransaction": _reply(
-        {
-            "transactionId": ref("Pointer"),
-            "state": TEXT,
-            "reason": _or_null(TEXT),
-            "client": TEXT,
-            "startedAt": MS,
-            "endedAt": _or_null(MS),
-            "expiresAt": _or_null(MS),
-            "database": _or_null(TEXT),
-        }
+    "TableSpace": reply_of(replies.TableSpace),
+    "SpaceOfTopic": reply_of(replies.SpaceOfTopic, namespace=NAME, name=ref("TopicName")),
+    "DiskSpace": reply_of(replies.DiskSpace),
+    "Reclaimed": reply_of(
+        replies.Reclaimed,
+        isComplete={**BOOLEAN, **said("`false`: repeat it, once more space is free")},
     ),
-    "ExplainRequest": _request({"transaction": ref("Snapshot")}, required=("transaction",)),
-    "RowState": {
-        **_one_of(
-            "committed", "in_progress", "invalid", "rolled_back", "expired", "damaged", "unknown"
-        ),
-        "description": "unknown: the row has a transaction, and transactions are down",
-    },
-    "Row": _reply(
-        {
-            "id": ref("MessageId"),
-            "timestamp": MS,
-            "state": ref("RowState"),
-            "writePointer": _or_null(ref("Pointer")),
-            "transactionId": _or_null(ref("Pointer")),
-            "messageCount": COUNT,
-            "size": {**COUNT, "description": "bytes of the stored value"},
-            "expiresAt": MS,
-        }
+    "Offsets": reply_of(
+        replies.Offsets, optional("database", "preparedAt", "archivedFrom"),
+        generation=_GENERATION, database=NAME, preparedAt=MS, archivedFrom=_OR_ID,
     ),
-    "RowList": _reply(
-        {
-            "generation": _GENERATION,
-            "rows": _array(ref("Row"), "in the order that was asked for"),
-            "next": _or_null(ref("MessageId")),
-        }
+    "Explanation": reply_of(
+        replies.Explanation, optional("elsewhere"), namespace=TEXT, topic=TEXT,
+        generation=or_null(_GENERATION), reason=ref("ExplanationReason"),
     ),
-    "Order": {**_one_of("ascending", "descending"), "default": "ascending"},
+    "ExplanationReason": one_of(*(each.value for each in Reason)),
+    "FoundElsewhere": reply(namespace=TEXT, topic=TEXT),
+    "ExplainedTransaction": reply_of(TransactionStatus),
+    "ExplainRequest": request(required("transaction"), transaction=ref("Snapshot")),
+    "RowState": one_of(
+        "committed", "in_progress", "invalid", "rolled_back", "expired", "damaged", "unknown",
+        description="unknown: the row has a transaction, and transactions are down",
+    ),
+    "Row": reply_of(
+        replies.StoredRow, timestamp=MS, state=ref("RowState"), writePointer=_OR_POINTER,
+        size={**COUNT, **said("bytes of the stored value")},
+    ),
+    "RowList": reply_of(
+        replies.RowPage, generation=_GENERATION,
+        rows=array(ref("Row"), "in the order that was asked for"),
+    ),
+    "Order": one_of("ascending", "descending", default="ascending"),
 }
 
 _SNAPSHOT_FILE: dict[str, Schema] = {
-    "file": TEXT,
-    "bytes": COUNT,
-    "createdAt": _or_null(MS),
-    "lsn": _or_null(COUNT),
-    "damage": _or_null(TEXT),
+    "file": TEXT, "bytes": COUNT, "createdAt": _OR_MS, "lsn": _OR_COUNT, "damage": _OR_TEXT,
 }
-_LEASE: dict[str, Schema] = {"lease": _SECONDS, "leaseExpiresAt": MS}
+_LEASE: dict[str, Schema] = {"lease": SECONDS, "leaseExpiresAt": MS}
 
 
 def _snapshot_members(pointer: Schema) -> dict[str, Schema]:
     return {
-        "transactionId": pointer,
-        "writePointer": pointer,
-        "readPointer": pointer,
-        "invalids": _array(pointer),
-        "inProgress": _array(pointer),
-        "firstShortInProgress": pointer,
-        "type": ref("TransactionType"),
-        "checkpointWritePointers": _array(pointer),
+        "transactionId": pointer, "writePointer": pointer, "readPointer": pointer,
+        "invalids": array(pointer), "inProgress": array(pointer), "firstShortInProgress": pointer,
+        "type": ref("TransactionType"), "checkpointWritePointers": array(pointer),
         "visibilityLevel": ref("VisibilityLevel"),
         "encoded": of_type("string", contentEncoding="base64", description="TTransaction bytes"),
-        "state": ref("TransactionState"),
-        "client": _or_null(TEXT),
-        "timeout": _or_null(of_type("number", format="double")),
-        "startedAt": MS,
-        "expiresAt": MS,
+        "state": ref("TransactionState"), "client": _OR_TEXT,
+        "timeout": or_null(of_type("number", format="double")), "startedAt": MS, "expiresAt": MS,
         **_LEASE,
     }
 
 
-_EPOCH: dict[str, Schema] = {
-    "sink": TEXT,
-    "epoch": of_type("integer", format="int64", minimum=0, maximum=_LONG_MAX),
-    "runId": TEXT,
-}
-_CHANGES = _array(ref("Payload"), "keys for conflict detection")
-DATABASE = of_type("string", description="that decides how the transaction ends")
+_EPOCH_NUMBER = of_type("integer", format="int64", minimum=0, maximum=_LONG_MAX)
+_REQUEST_ID = of_type("string", minLength=1, maxLength=128)
+_CHANGES = array(PAYLOAD, "keys for conflict detection")
+DATABASE: Schema = {**TEXT, **said("that decides how the transaction ends")}
 _PREPARED: dict[str, Schema] = {"database": DATABASE, "preparedAt": MS}
-_OPEN = {
-    "transactionId": ref("Pointer"),
-    "type": ref("TransactionType"),
-    "client": _or_null(TEXT),
-    "startedAt": MS,
-    "expiresAt": MS,
-    "topics": _array(TEXT, "ns:topic"),
-    **_LEASE,
-}
+_PUBLISHED = array(ref("PublishResponse"))
+_OF_SOME_TRANSACTIONS = (*_LEASE, *_PREPARED)
 
 _TRANSACTIONS: dict[str, Schema] = {
-    "Transaction": _reply(
-        _snapshot_members(ref("Pointer")),
-        optional=("invalids", "inProgress", "encoded", *_LEASE),
+    "Transaction": reply(
+        optional("invalids", "inProgress", "encoded", *_LEASE), **_snapshot_members(POINTER)
     ),
-    "SnapshotFileInfo": _reply(_SNAPSHOT_FILE),
-    "SnapshotFileList": _reply(
-        {"files": _array(ref("SnapshotFileInfo"), "the newest first, damaged ones last")}
+    "SnapshotFileInfo": reply(**_SNAPSHOT_FILE),
+    "SnapshotFileList": reply(
+        files=array(ref("SnapshotFileInfo"), "the newest first, damaged ones last")
     ),
-    "SnapshotFileContent": _reply(
-        {
-            **_SNAPSHOT_FILE,
-            "readPointer": ref("Pointer"),
-            "writePointer": ref("Pointer"),
-            "inProgress": _array(ref("Pointer")),
-            "invalids": _array(ref("Pointer")),
-            "open": _array(ref("OpenInSnapshot")),
-            "outcomeCount": COUNT,
-            "sinkCount": COUNT,
-        }
+    "SnapshotFileContent": reply(
+        **_SNAPSHOT_FILE, readPointer=POINTER, writePointer=POINTER, inProgress=_POINTERS,
+        invalids=_POINTERS, open=array(ref("OpenInSnapshot")), outcomeCount=COUNT, sinkCount=COUNT,
     ),
-    "OpenInSnapshot": _reply(
-        {
-            "transactionId": ref("Pointer"),
-            "state": ref("TransactionState"),
-            "type": ref("TransactionType"),
-            "client": TEXT,
-            "startedAt": MS,
-            "expiresAt": MS,
-        }
+    "OpenInSnapshot": reply(
+        transactionId=POINTER, state=ref("TransactionState"), type=ref("TransactionType"),
+        client=TEXT, startedAt=MS, expiresAt=MS,
     ),
-    "ChangeList": _reply(
-        {
-            "count": {**COUNT, "description": "of all its changes"},
-            "changes": _array(ref("Payload"), "in byte order; at most 1,000"),
-            "conflictingTransaction": _or_null(ref("Pointer")),
-            "conflictingKey": _or_null(ref("Payload")),
-        }
+    "ChangeList": reply(
+        count={**COUNT, **said("of all its changes")},
+        changes=array(PAYLOAD, "in byte order; at most 1,000"),
+        conflictingTransaction=_OR_POINTER, conflictingKey=_OR_PAYLOAD,
     ),
-    "SettingValue": {
-        "anyOf": [TEXT, of_type("number"), of_type("boolean"), _array(TEXT)],
-    },
-    "Setting": _reply(
-        {
-            "name": TEXT,
-            "value": ref("SettingValue"),
-            "default": ref("SettingValue"),
-            "source": {**TEXT, "description": "default, flag, or the settings file"},
-        }
+    "SettingValue": any_of(TEXT, of_type("number"), BOOLEAN, array(TEXT)),
+    "Setting": reply(
+        name=TEXT, value=ref("SettingValue"), default=ref("SettingValue"),
+        source={**TEXT, **said("default, flag, or the settings file")},
     ),
-    "SettingList": _reply({"settings": _array(ref("Setting"), "by section")}),
-    "TransactionInput": _request(
-        _snapshot_members(ref("PointerInput")),
-        required=("transactionId", "readPointer", "writePointer", "invalids", "inProgress"),
+    "SettingList": reply(settings=array(ref("Setting"), "by section")),
+    "TransactionInput": request(
+        required("transactionId", "readPointer", "writePointer", "invalids", "inProgress"),
+        **_snapshot_members(_POINTER_INPUT),
     ),
-    "StartTransactionRequest": _request(
-        {
-            "type": _or_null(ref("TransactionType")),
-            "timeout": _or_null(_SECONDS),
-            "client": _or_null(TEXT),
-            "lists": of_type("boolean", default=True),
-            "lease": _or_null(_SECONDS),
-        }
+    "StartTransactionRequest": request(
+        type=or_null(ref("TransactionType")), timeout=_OR_SECONDS, client=_OR_TEXT,
+        lists={**BOOLEAN, "default": True}, lease=_OR_SECONDS, requestId=or_null(_REQUEST_ID),
+        messagesOnly={**BOOLEAN, "default": False},
     ),
-    "RenewResponse": _reply({"leaseExpiresAt": MS, "expiresAt": MS}),
-    "BeginEpochRequest": _request(
-        {
-            "runId": of_type("string", minLength=1, maxLength=128),
-            "lease": _or_null(_SECONDS),
-            "client": _or_null(TEXT),
-        },
-        required=("runId",),
+    "WithdrawRequest": request(required("requestId"), requestId=_REQUEST_ID),
+    "WithdrawResponse": reply(transactionId=_OR_POINTER),
+    "JoinResponse": reply(state=ref("TransactionState")),
+    "RenewResponse": reply_of(replies.Renewed),
+    "BeginEpochRequest": request(
+        required("runId"), runId=_REQUEST_ID, lease=_OR_SECONDS, client=_OR_TEXT
     ),
-    "EpochState": _one_of("begun", "committed"),
-    "Epoch": _reply(
-        {
-            **_EPOCH,
-            "state": ref("EpochState"),
-            "transaction": _or_null(ref("Transaction")),
-        }
+    "EpochState": one_of("begun", "committed"),
+    "Epoch": reply_of(replies.Epoch, epoch=_EPOCH_NUMBER, state=ref("EpochState")),
+    "Sink": reply_of(replies.Sink, epoch=_EPOCH_NUMBER),
+    "SinkList": reply(sinks=array(ref("Sink"), "by name")),
+    "CanCommitRequest": request(changes=_CHANGES),
+    "PublishEntry": request(
+        required("namespace", "topic", "messages"), namespace=NAME, topic=ref("TopicName"),
+        messages=_MESSAGES_TO_PUBLISH, pointer=_POINTER_INPUT, delay=ref("Delay"),
+        at=ref("DueTime"),
     ),
-    "Sink": _reply(
-        {
-            **_EPOCH,
-            "state": ref("TransactionState"),
-            "transactionId": ref("Pointer"),
-            "updatedAt": MS,
-        }
+    "CommitRequest": request(
+        changes=_CHANGES, publish=array(ref("PublishEntry")),
+        readOnly={**BOOLEAN, "default": False}, then=ref("AfterCommit"),
     ),
-    "SinkList": _reply({"sinks": _array(ref("Sink"), "by name")}),
-    "CanCommitRequest": _request({"changes": _CHANGES}),
-    "PublishEntry": _request(
-        {
-            "namespace": ref("Name"),
-            "topic": ref("TopicName"),
-            "messages": _MESSAGES_TO_PUBLISH,
-            "pointer": ref("PointerInput"),
-            "delay": ref("Delay"),
-            "at": ref("DueTime"),
-        },
-        required=("namespace", "topic", "messages"),
+    "AfterCommit": request(required("start"), start=ref("StartTransactionRequest")),
+    "PrepareRequest": request(
+        required("database"), changes=_CHANGES, publish=array(ref("PublishEntry")),
+        database=DATABASE,
     ),
-    "CommitRequest": _request(
-        {
-            "changes": _CHANGES,
-            "publish": _array(ref("PublishEntry")),
-            "readOnly": of_type("boolean", default=False),
-            "then": ref("AfterCommit"),
-        }
+    "PrepareResponse": reply_of(
+        replies.Prepared, state=of_type("string", const="prepared"), database=DATABASE
     ),
-    "AfterCommit": _request({"start": ref("StartTransactionRequest")}, required=("start",)),
-    "PrepareRequest": _request(
-        {
-            "changes": _CHANGES,
-            "publish": _array(ref("PublishEntry")),
-            "database": DATABASE,
-        },
-        required=("database",),
+    "Resolution": one_of("commit", "abort"),
+    "ResolveRequest": request(required("outcome"), outcome=ref("Resolution")),
+    "ResolveResponse": reply(
+        optional("published"), state=ref("TransactionState"), published=_PUBLISHED
     ),
-    "PrepareResponse": _reply(
-        {
-            "state": of_type("string", const="prepared"),
-            "published": _array(ref("PublishResponse")),
-            **_PREPARED,
-        }
+    "PreparedTransaction": reply_of(replies.PreparedTransaction, client=TEXT, database=DATABASE),
+    "PreparedList": reply(
+        prepared=array(ref("PreparedTransaction"), "the one prepared first comes first")
     ),
-    "Resolution": _one_of("commit", "abort"),
-    "ResolveRequest": _request({"outcome": ref("Resolution")}, required=("outcome",)),
-    "ResolveResponse": _reply(
-        {"state": ref("TransactionState"), "published": _array(ref("PublishResponse"))},
-        optional=("published",),
+    "RunRequest": request(
+        required("publish"), publish=array(ref("PublishEntry"), minItems=1), client=_OR_TEXT,
+        requestId=or_null(_REQUEST_ID),
     ),
-    "PreparedTransaction": _reply(
-        {
-            "transactionId": ref("Pointer"),
-            "client": TEXT,
-            "topics": _array(TEXT),
-            "changeCount": COUNT,
-            "blocksReaders": BOOLEAN,
-            **_PREPARED,
-        }
+    "CommitResponse": reply(
+        optional("next"), state=of_type("string", const="committed"), published=_PUBLISHED,
+        next=or_null(ref("Transaction")),
     ),
-    "PreparedList": _reply(
-        {"prepared": _array(ref("PreparedTransaction"), "the one prepared first comes first")}
+    "StateResponse": reply(
+        optional("reason"), state=ref("TransactionState"), reason=ref("InvalidReason")
     ),
-    "BatchCallBody": {"type": "object", "description": "the body of the call by itself"},
-    "BatchCall": _request({"path": TEXT, "body": ref("BatchCallBody")}, required=("path", "body")),
-    "BatchRequest": _request(
-        {"calls": {**_array(ref("BatchCall"), "at most 256"), "minItems": 1}}, required=("calls",)
+    # The client knows less of a transaction whose outcome it reads in an error.
+    "Outcome": reply_of(
+        replies.Outcome, optional("reason", *_OF_SOME_TRANSACTIONS), type=ref("TransactionType"),
+        startedAt=MS, expiresAt=MS, reason=or_null(ref("InvalidReason")), database=DATABASE,
+        topics=array(FULL_NAME),
     ),
-    "BatchReplyBody": {"type": "object", "description": "the reply to the call by itself"},
-    "BatchReply": _reply({"status": of_type("integer"), "body": ref("BatchReplyBody")}),
-    "BatchResponse": _reply({"replies": _array(ref("BatchReply"), "in the order of the calls")}),
-    "RunRequest": _request(
-        {
-            "publish": {**_array(ref("PublishEntry")), "minItems": 1},
-            "client": _or_null(TEXT),
-            "requestId": _or_null(of_type("string", maxLength=128)),
-        },
-        required=("publish",),
+    "OpenTransaction": reply_of(
+        replies.OpenTransaction, optional("principal", *_OF_SOME_TRANSACTIONS), database=DATABASE,
+        principal=TEXT, topics=array(FULL_NAME),
     ),
-    "CommitResponse": _reply(
-        {
-            "state": of_type("string", const="committed"),
-            "published": _array(ref("PublishResponse")),
-            "next": _or_null(ref("Transaction")),
-        },
-        optional=("next",),
+    "Overview": reply_of(replies.Overview),
+    "InvalidPointersByReason": by_name(
+        _POINTERS, "every pointer of the list once, by why it is there"
     ),
-    "StateResponse": _reply(
-        {"state": ref("TransactionState"), "reason": ref("InvalidReason")}, optional=("reason",)
+    "InvalidList": reply_of(
+        replies.Invalids, reasons=ref("InvalidPointersByReason"),
+        prunable=array(POINTER, "those that no message row carries"),
     ),
-    "Outcome": _reply(
-        {
-            **_OPEN,
-            "state": ref("TransactionState"),
-            "reason": _or_null(ref("InvalidReason")),
-            **_PREPARED,
-        },
-        optional=("reason", *_LEASE, *_PREPARED),
-    ),
-    "OpenTransaction": _reply(
-        {**_OPEN, **_PREPARED, "principal": TEXT}, optional=(*_LEASE, *_PREPARED, "principal")
-    ),
-    "Overview": _reply(
-        {
-            "readPointer": ref("Pointer"),
-            "writePointer": ref("Pointer"),
-            "inProgress": _array(ref("OpenTransaction")),
-            "visibilityUpperBound": ref("Pointer"),
-            "invalidCount": COUNT,
-            "committingCount": COUNT,
-            "oldestInProgress": _or_null(ref("Pointer")),
-        }
-    ),
-    "InvalidPointersByReason": of_type(
-        "object",
-        description="every pointer of the list once, by why it is there",
-        additionalProperties=_array(ref("Pointer")),
-    ),
-    "InvalidList": _reply(
-        {
-            "invalids": _array(ref("Pointer")),
-            "reasons": ref("InvalidPointersByReason"),
-            "prunable": _array(ref("Pointer"), "those that no message row carries"),
-            "sweptAt": _or_null(MS),
-            "sweptWith": _or_null(TEXT),
-        }
-    ),
-    "TruncateByIds": _request({"ids": _array(ref("PointerInput"))}, required=("ids",)),
-    "TruncateByTime": _request({"before": MS}, required=("before",)),
+    "TruncateByIds": request(required("ids"), ids=array(_POINTER_INPUT)),
+    "TruncateByTime": request(required("before"), before=MS),
     "TruncateInvalidRequest": {"oneOf": [ref("TruncateByIds"), ref("TruncateByTime")]},
-    "TruncateInvalidResponse": _reply({"removed": COUNT, "kept": _array(ref("Pointer"))}),
-    "SnapshotFile": _reply({"file": TEXT, "bytes": COUNT}),
+    "TruncateInvalidResponse": reply_of(replies.Truncated),
+    "SnapshotFile": reply_of(replies.SnapshotFile),
     "SnapshotContent": of_type("object", description="the newest state, for debugging"),
-    "ServiceState": _one_of("stopped", "running"),
-    "ServiceResponse": _reply({"state": ref("ServiceState")}),
+    "ServiceState": one_of("stopped", "running"),
+    "ServiceResponse": reply(state=ref("ServiceState")),
 }
 
 SERVER_ID = of_type("string", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -727,55 +505,33 @@ _INCARNATION = of_type(
     "integer", format="int64", minimum=1, description="one more at each start of the server"
 )
 _EPOCH_OF = of_type("integer", format="int64", description="it only rises")
-_TOPIC_NAME = of_type("string", description="namespace:name")
 
 _CLUSTER: dict[str, Schema] = {
-    "ClusterServer": _reply(
-        {
-            "id": SERVER_ID,
-            "incarnation": _INCARNATION,
-            "url": TEXT,
-            "startedAt": MS,
-            "topics": COUNT,
-            "isDraining": of_type("boolean"),
-        }
+    "ClusterServer": reply_of(replies.ClusterServer, id=SERVER_ID, incarnation=_INCARNATION),
+    "ServerIdentity": reply(id=SERVER_ID, incarnation=_INCARNATION),
+    "ClusterLeader": reply_of(replies.ClusterLeader, id=SERVER_ID, epoch=_EPOCH_OF),
+    "Cluster": reply_of(
+        replies.ClusterState, clusterId=of_type("string", pattern="^[0-9a-f]{32}$"),
+        server=ref("ServerIdentity"), servers=array(ref("ClusterServer"), "the live ones, by id"),
     ),
-    "ServerIdentity": _reply({"id": SERVER_ID, "incarnation": _INCARNATION}),
-    "ClusterLeader": _reply({"id": SERVER_ID, "epoch": _EPOCH_OF, "url": TEXT}),
-    "Cluster": _reply(
-        {
-            "clusterId": of_type("string", pattern="^[0-9a-f]{32}$"),
-            "server": ref("ServerIdentity"),
-            "leader": _or_null(ref("ClusterLeader")),
-            "servers": _array(ref("ClusterServer"), "the live ones, by id"),
-        }
+    "TopicOwner": reply_of(
+        replies.TopicOwner, server=or_null(SERVER_ID), incarnation=_INCARNATION, epoch=_EPOCH_OF
     ),
-    "TopicOwner": _reply(
-        {
-            "topic": _TOPIC_NAME,
-            "server": _or_null(SERVER_ID),
-            "incarnation": _INCARNATION,
-            "epoch": _EPOCH_OF,
-            "isAlive": of_type("boolean"),
-        }
-    ),
-    "TopicOwnerList": _reply(
-        {"topics": _array(ref("TopicOwner"), "by name"), "next": _or_null(_TOPIC_NAME)}
-    ),
-    "ServerRequest": _request({"server": SERVER_ID}, required=("server",)),
-    "MoveResponse": _reply({"topic": _TOPIC_NAME, "server": SERVER_ID}),
-    "DrainResponse": _reply(
-        {"server": SERVER_ID, "isDraining": of_type("boolean"), "topics": COUNT}
-    ),
+    "TopicOwnerList": reply_of(replies.TopicOwners, topics=array(ref("TopicOwner"), "by name")),
+    "ServerRequest": request(required("server"), server=SERVER_ID),
+    "MoveResponse": reply(topic=FULL_NAME, server=SERVER_ID),
+    "DrainResponse": reply_of(replies.Drain, server=SERVER_ID),
 }
 
 _PROCESS: dict[str, Schema] = {
-    "Health": _reply({"status": TEXT}),
-    "HealthCheck": _reply({"status": TEXT, "detail": TEXT}, optional=("detail",)),
-    "HealthChecks": _reply(
-        dict.fromkeys(("storage", "transactions", "disk", "clock"), ref("HealthCheck"))
+    "Health": reply(status=TEXT),
+    "HealthCheck": reply_of(replies.HealthCheck, optional("detail"), status=TEXT),
+    "HealthChecks": reply(
+        **dict.fromkeys(("storage", "transactions", "disk", "clock"), ref("HealthCheck"))
     ),
-    "Readiness": _reply({"status": TEXT, "version": TEXT, "checks": ref("HealthChecks")}),
+    "Readiness": reply_of(
+        replies.Health, status=TEXT, version=TEXT, checks=ref("HealthChecks")
+    ),
     "OpenApiDocument": of_type("object", description="this document"),
 }
 
@@ -785,190 +541,125 @@ _TOKEN = of_type(
 _LEASE_S = of_type("number", minimum=0.1, maximum=43_200, description="seconds")
 _SHARE_COUNT = of_type("integer", minimum=1, maximum=1_000)
 _SHARE_GROUPS: dict[str, Schema] = {
-    "ShareStartName": _one_of("earliest", "latest"),
-    "ShareAction": {**_one_of("accept", "release", "reject", "renew"), "default": "accept"},
-    "ShareResult": _one_of("accepted", "released", "rejected", "renewed", "lease_lost"),
-    "ShareStart": {
-        "description": "earliest, latest, a message id, or ms since the epoch",
-        "anyOf": [ref("ShareStartName"), ref("MessageIdInput"), MS],
-    },
-    "ShareOrder": _one_of("none", "key"),
-    "ShareGroupRequest": _request(
-        {
-            "start": {"default": "latest", "anyOf": [ref("ShareStart")]},
-            "order": {"default": "none", "anyOf": [ref("ShareOrder")]},
-            "lease": _LEASE_S,
-        }
+    "ShareStartName": one_of("earliest", "latest"),
+    "ShareAction": one_of(*LeaseAction, default="accept"),
+    "ShareResult": one_of("accepted", "released", "rejected", "renewed", "expires", "lease_lost"),
+    "ShareAttempt": one_of(*AttemptReport),
+    "ShareStart": any_of(
+        ref("ShareStartName"), _ID_INPUT, MS,
+        description="earliest, latest, a message id, or ms since the epoch",
     ),
-    "ShareGroup": _reply(
-        {
-            "name": ref("Name"),
-            "start": TEXT,
-            "order": ref("ShareOrder"),
-            "lease": _SECONDS,
-            "available": COUNT,
-            "blocked": COUNT,
-            "leased": COUNT,
-            "waiting": COUNT,
-            "undecided": COUNT,
-            "done": COUNT,
-            "lowMark": ref("MessageId"),
-            "oldest": _or_null(ref("MessageId")),
-            "end": _or_null(ref("MessageId")),
-            "behindMs": COUNT,
-        }
+    "ShareOrder": one_of("none", "key"),
+    "ShareGroupRequest": request(
+        start=any_of(ref("ShareStart"), default="latest"),
+        order=any_of(ref("ShareOrder"), default="none"), tags=_OR_TEXT, lease=_LEASE_S,
     ),
-    "LeaseRequest": _request(
-        {
-            "count": {**_SHARE_COUNT, "default": 10},
-            "maxBytes": of_type("integer", minimum=1, maximum=1 << 30),
-            "lease": _LEASE_S,
-        }
+    "ShareGroup": reply_of(
+        replies.ShareGroup, optional(), ("topic",), name=NAME, order=ref("ShareOrder"), lowMark=ID
     ),
-    "LeasedMessage": _reply(
-        {
-            "id": ref("MessageId"),
-            "timestamp": MS,
-            "payload": ref("Payload"),
-            "key": _or_null(ref("Payload")),
-            "tags": _array(ref("Tag")),
-            "headers": ref("Headers"),
-            "token": _TOKEN,
-            "attempts": COUNT,
-            "leaseEnds": MS,
-        }
+    "LeaseRequest": request(
+        count={**_SHARE_COUNT, "default": 10},
+        maxBytes=of_type("integer", minimum=1, maximum=1 << 30), lease=_LEASE_S,
     ),
-    "LeaseResponse": _reply({"messages": _array(ref("LeasedMessage"), "the oldest first")}),
-    "MessageToAcknowledge": _request(
-        {
-            "id": ref("MessageIdInput"),
-            "token": _TOKEN,
-            "action": ref("ShareAction"),
-            "delay": of_type("number", minimum=0, maximum=43_200, description="of a release"),
-            "lease": {**_LEASE_S, "description": "seconds from now, of a renewal"},
-        },
-        required=("id", "token"),
+    "LeasedMessage": reply(
+        id=ID, timestamp=MS, payload=PAYLOAD, **_ATTRIBUTES, token=_TOKEN,
+        attempts={**COUNT, **said("the number of this attempt")},
+        lost={**COUNT, **said("earlier attempts whose workers vanished")}, leaseEnds=MS,
     ),
-    "AcknowledgeRequest": _request(
-        {
-            "messages": {
-                **_array(ref("MessageToAcknowledge")),
-                "minItems": 1,
-                "maxItems": 1_000,
-            },
-            "transactionWritePointer": _or_null(ref("PointerInput")),
-        },
-        required=("messages",),
+    "LeaseResponse": reply(
+        partition=PARTITION_NAME, messages=array(ref("LeasedMessage"), "the oldest first")
     ),
-    "AcknowledgeResult": _reply(
-        {
-            "id": ref("MessageId"),
-            "result": ref("ShareResult"),
-        }
+    "MessageToAcknowledge": request(
+        required("id", "token"), id=_ID_INPUT, token=_TOKEN, action=ref("ShareAction"),
+        attempt=ref("ShareAttempt"),
+        delay=of_type("number", minimum=0, maximum=43_200, description="of a release"),
+        lease={**_LEASE_S, **said("seconds from now, of a renewal")},
     ),
-    "AcknowledgeResponse": _reply(
-        {"results": _array(ref("AcknowledgeResult"), "in the order of the request")}
+    "AcknowledgeRequest": request(
+        required("messages"),
+        messages=array(ref("MessageToAcknowledge"), minItems=1, maxItems=1_000),
+        transactionWritePointer=or_null(_POINTER_INPUT),
+    ),
+    "AcknowledgeResult": reply(id=ID, result=ref("ShareResult")),
+    "AcknowledgeResponse": reply(
+        results=array(ref("AcknowledgeResult"), "in the order of the request")
     ),
 }
 
 _MEMBER_EPOCH = of_type("integer", format="int64")
-_PARTITION_NAME = of_type(
-    "string", description="a topic for its partition 0, or topic:number for a further one"
-)
-_INSTANCE_ID = _or_null(ref("Name"))
+_PREFERENCES: dict[str, Schema] = {
+    "start": or_null(ref("GroupStart")), "isolation": or_null(ref("Isolation")), "tags": _OR_TEXT,
+    "deadLetters": _OR_NAME,
+}
+_JOINED: dict[str, Schema] = {
+    "groupEpoch": _MEMBER_EPOCH,
+    "assigned": array(PARTITION_NAME, "what to consume; all others shall be released"),
+    "lost": array(ref("LostBeginning"), "messages whose members vanished"),
+    "heartbeatInterval": SECONDS, "sessionTimeout": SECONDS, "preferences": ref("GroupPreferences"),
+}
 _GROUPS: dict[str, Schema] = {
-    "Assignor": _one_of("range", "round_robin", "sticky"),
-    "GroupState": _one_of("empty", "reconciling", "stable"),
-    "HeartbeatRequest": _request(
-        {
-            "memberId": ref("Name"),
-            "memberEpoch": {
-                **_MEMBER_EPOCH,
-                "minimum": -2,
-                "description": "0 joins; -1 leaves; -2 leaves for a while, as a static member",
-            },
-            "topics": _array(ref("Name"), "of a join: what to subscribe to"),
-            "assignor": ref("Assignor"),
-            "instanceId": ref("Name"),
-            "client": TEXT,
-            "groupEpoch": {**_MEMBER_EPOCH, "description": "that of the last reply"},
-            "owned": _array(_PARTITION_NAME, "the partitions that the member has not released"),
+    "Assignor": one_of("range", "round_robin", "sticky"),
+    "GroupStart": one_of(*GroupStart),
+    "GroupState": one_of("empty", "reconciling", "stable"),
+    "RetryDelay": SECONDS,
+    "GroupRetry": reply(
+        delays=array(ref("RetryDelay"), "the wait before each further attempt"),
+        inOrder={**BOOLEAN, **said("a message waits in its place")},
+    ),
+    "GroupRetryInput": request(
+        required("delays"), delays=array(ref("RetryDelay"), maxItems=100),
+        inOrder={**BOOLEAN, "default": False},
+    ),
+    "GroupPreferences": reply(**_PREFERENCES, retry=or_null(ref("GroupRetry"))),
+    "GroupPreferencesInput": request(**_PREFERENCES, retry=or_null(ref("GroupRetryInput"))),
+    "HeartbeatRequest": request(
+        required("memberId", "memberEpoch"), memberId=NAME,
+        memberEpoch={
+            **_MEMBER_EPOCH, "minimum": -2,
+            **said("0 joins; -1 leaves; -2 leaves for a while, as a static member"),
         },
-        required=("memberId", "memberEpoch"),
+        topics=array(NAME, "of a join: what to subscribe to"), start=ref("GroupStart"),
+        assignor=ref("Assignor"), instanceId=NAME, client=TEXT,
+        groupEpoch={**_MEMBER_EPOCH, **said("that of the last reply")},
+        owned=array(PARTITION_NAME, "the partitions that the member has not released"),
+        begun=ref("BegunMessages"),
     ),
-    "HeartbeatResponse": _reply(
-        {
-            "memberId": ref("Name"),
-            "memberEpoch": _MEMBER_EPOCH,
-            "groupEpoch": _MEMBER_EPOCH,
-            "assigned": _array(_PARTITION_NAME, "what to consume; all others shall be released"),
-            "heartbeatInterval": _SECONDS,
-            "sessionTimeout": _SECONDS,
-        },
-        optional=("groupEpoch", "assigned", "heartbeatInterval", "sessionTimeout"),
+    "HeartbeatResponse": reply(
+        optional(*_JOINED), memberId=NAME, memberEpoch=_MEMBER_EPOCH, **_JOINED
     ),
-    "GroupOffsets": of_type("object", additionalProperties=ref("MessageIdInput"), minProperties=1),
-    "GroupOffsetOrNull": _or_null(ref("MessageIdInput")),
-    "GroupOffsetsToReset": of_type(
-        "object", additionalProperties=ref("GroupOffsetOrNull"), minProperties=1
+    "GroupOffsets": by_name(_ID_INPUT, minProperties=1),
+    "BegunMessages": by_name(
+        _ID_INPUT, "by partition, the message that the member has begun and not committed"
     ),
-    "CommitOffsetsRequest": _request(
-        {
-            "memberId": ref("Name"),
-            "memberEpoch": {**_MEMBER_EPOCH, "minimum": 1},
-            "offsets": ref("GroupOffsets"),
-            "transactionWritePointer": ref("PointerInput"),
-        },
-        required=("memberId", "memberEpoch", "offsets"),
+    "LostBeginning": reply(partition=PARTITION_NAME, id=ID, count=COUNT),
+    "GroupOffsetOrNull": or_null(_ID_INPUT),
+    "GroupOffsetsToReset": by_name(ref("GroupOffsetOrNull"), minProperties=1),
+    "CommitOffsetsRequest": request(
+        required("memberId", "memberEpoch"), memberId=NAME,
+        memberEpoch={**_MEMBER_EPOCH, "minimum": 1}, offsets=ref("GroupOffsets"),
+        begun=ref("BegunMessages"), transactionWritePointer=_POINTER_INPUT,
     ),
-    "ResetOffsetsRequest": _request({"offsets": ref("GroupOffsetsToReset")}, required=("offsets",)),
-    "CommittedOffset": _reply(
-        {
-            "partition": _PARTITION_NAME,
-            "after": ref("MessageId"),
-            "memberId": _or_null(TEXT),
-            "committedAt": MS,
-        }
+    "ResetOffsetsRequest": request(required("offsets"), offsets=ref("GroupOffsetsToReset")),
+    "CommittedOffset": reply(
+        partition=PARTITION_NAME, after=ID, memberId=_OR_TEXT, committedAt=MS
     ),
-    "CommittedOffsetList": _reply(
-        {
-            "offsets": _array(ref("CommittedOffset"), "by partition"),
-            "undecided": _array(
-                _PARTITION_NAME, "partitions with offsets in transactions that may still commit"
-            ),
-        }
+    "CommittedOffsetList": reply(
+        offsets=array(ref("CommittedOffset"), "by partition"),
+        undecided=array(
+            PARTITION_NAME, "partitions with offsets in transactions that may still commit"
+        ),
     ),
-    "GroupMember": _reply(
-        {
-            "memberId": ref("Name"),
-            "memberEpoch": _MEMBER_EPOCH,
-            "instanceId": _INSTANCE_ID,
-            "client": TEXT,
-            "topics": _array(ref("Name")),
-            "assigned": _array(_PARTITION_NAME),
-            "target": _array(_PARTITION_NAME),
-        }
+    "GroupMember": reply_of(
+        replies.GroupMember, memberId=NAME, memberEpoch=_MEMBER_EPOCH, instanceId=_OR_NAME,
+        topics=array(NAME),
     ),
-    "GroupPartition": _reply(
-        {
-            "partition": _PARTITION_NAME,
-            "memberId": _or_null(TEXT),
-            "after": _or_null(ref("MessageId")),
-            "end": _or_null(ref("MessageId")),
-            "behindMs": _or_null(COUNT),
-        }
-    ),
-    "Group": _reply(
-        {
-            "name": ref("Name"),
-            "state": ref("GroupState"),
-            "epoch": _MEMBER_EPOCH,
-            "assignor": _or_null(ref("Assignor")),
-            "members": _array(ref("GroupMember")),
-            "partitions": _array(ref("GroupPartition"), "by name"),
-        }
+    "GroupPartition": reply_of(replies.GroupPartition, isLowerBound=_IS_LOWER_BOUND),
+    "Group": reply_of(
+        replies.Group, name=NAME, state=ref("GroupState"), epoch=_MEMBER_EPOCH,
+        assignor=or_null(ref("Assignor")), partitions=array(ref("GroupPartition"), "by name"),
     ),
 }
+# fmt: on
 
 SCHEMAS: Mapping[str, Schema] = {
     **_VALUES, **_PROBLEM, **_TOPICS, **_GROUPS, **_SHARE_GROUPS, **_MESSAGES, **_TRANSACTIONS,

@@ -4,18 +4,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from kernel.event_loop import InThread
 from process.access_guard import AccessGuard
 from process.health import Check
 from process.settings import ServerSettings, Settings, SettingsError
 from process.tls import ServerTls
 from process.watched_files import WatchedFileError
-from tuff.disk.event_loop import InThread
 
 SECRET_CHARACTERS_MIN = 32  # as hexadecimal digits they are 128 bits
 
 
 class Threads(Protocol):
-    """Makes worker threads, and returns a function that runs a call on one of them."""
+    """Makes a thread pool, and returns a function that runs a call in one of its threads."""
 
     def __call__(self, name: str, count: int, /, *, is_joined: bool = True) -> InThread:
         """`is_joined`: the process waits for them when it ends."""

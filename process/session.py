@@ -11,17 +11,23 @@ the replies of all calls that one sync has made durable.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
 
 import orjson
 
+from kernel.exchange import (
+    PROBLEM_TYPE,
+    Reply,
+    Request,
+    Route,
+    read_query,
+    require_reply_type,
+)
 from process.connections import Connections
-from process.dispatch import UNMATCHED, Dispatcher, ends_with_connection
-from process.http_connection import KEEP_ALIVE_S, REFUSALS
-from process.parsed_requests import UPLOAD_QUIET_S_MAX
+from process.dispatch import UNMATCHED, Call, Callee, Dispatcher, callee_of
+from process.http_connection import KEEP_ALIVE_S, UPLOAD_QUIET_S_MAX
 from process.slow_readers import CHECK_INTERVAL_S, SlowReader
-from tuff.disk.event_loop import LightTask
+from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
     NotFoundError,
@@ -29,23 +35,11 @@ from tuff.protocol.errors import (
     TuffError,
     UpgradeRequiredError,
 )
-from tuff.protocol.exchange import (
-    JSON_REPLY_TYPE,
-    PROBLEM_TYPE,
-    Handler,
-    JointHandler,
-    MediaType,
-    Reply,
-    Request,
-    Route,
-    read_query,
-    require_reply_type,
-)
-from tuff.protocol.json_forms import shown
+from tuff.protocol.json_bodies import shown
+from tuff.protocol.media_types import JSON_REPLY_TYPE, MediaType
+from tuff.protocol.operations import BY_NUMBER
 from tuff.protocol.session_frames import (
     FRAME_OVERHEAD_BYTES,
-    OPERATIONS,
-    PATH,
     PROTOCOL,
     FrameReader,
     Kind,
@@ -71,17 +65,6 @@ _CALL, _REPLY = int(Kind.CALL), int(Kind.REPLY)  # faster than the members of an
 _IN_JSON = frozenset({JSON_REPLY_TYPE, PROBLEM_TYPE})
 
 
-class _Callee(NamedTuple):
-    """The handler of an operation, and the names of the parameters of its path."""
-
-    operation: str
-    handler: Handler
-    joint: JointHandler | None
-    joint_by_path: bool
-    names: tuple[str, ...]
-    is_poll: bool
-
-
 def route() -> Route:
     """The route of the request that begins a session."""
 
@@ -95,7 +78,7 @@ def route() -> Route:
             )
         return Reply(101, headers=(("Connection", "Upgrade"), ("Upgrade", PROTOCOL)))
 
-    return Route("GET", PATH, begin)
+    return Route(operations.BEGIN_SESSION, begin)
 
 
 class Sessions:
@@ -118,7 +101,7 @@ class Sessions:
         self.connections = connections
         self.refusal = refusal
         self.frame_bytes_max = max_request_bytes + FRAME_OVERHEAD_BYTES
-        self.callees: Mapping[object, _Callee] = _callees(routes)
+        self.callees: Mapping[object, Callee] = _callees(routes)
         self.open: set[Session] = set()
 
     def begin(self, transport: asyncio.Transport, head: Request) -> None:
@@ -134,16 +117,9 @@ class Sessions:
                 session.end(error)
 
 
-def _callees(routes: Iterable[Route]) -> dict[object, _Callee]:
-    by_operation = {(each.method, each.path): each for each in routes}
-    found: dict[object, _Callee] = {}
-    for number, (method, path) in OPERATIONS.items():
-        names = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
-        operation = f"{method} {path}"
-        is_poll, found_route = ends_with_connection(operation), by_operation[method, path]
-        _, _, handler, joint, by_path = found_route
-        found[number] = _Callee(operation, handler, joint, by_path, names, is_poll)
-    return found
+def _callees(routes: Iterable[Route]) -> dict[object, Callee]:
+    by_operation = {each.operation: each for each in routes}
+    return {number: callee_of(by_operation[operation]) for number, operation in BY_NUMBER.items()}
 
 
 class Session(asyncio.Protocol):
@@ -158,10 +134,7 @@ class Session(asyncio.Protocol):
         self._arrived: deque[tuple[int, list[object]]] = deque()  # frames that are not begun yet
         self._unreadable: TuffError | None = None  # why nothing behind them can be read
         self._is_turn_due = False  # the event loop will begin the next frames
-        self._under_way: dict[int, _UnderWay | _Jointly] = {}
-        # Neighbouring calls of one read that are begun together, with the size of their frames.
-        self._joined: dict[int, tuple[Request, int]] = {}
-        self._joined_callee: _Callee | None = None
+        self._under_way: dict[int, Call] = {}
         self._under_way_bytes = 0
         self._polls_count = 0
         self._replies: list[bytes] = []  # not yet written
@@ -279,7 +252,6 @@ class Session(asyncio.Protocol):
         except BadRequestError as error:
             self._arrived.clear()
             self._unreadable = error
-        self._begin_joined()
         if self._unreadable is not None and not self._arrived:
             self._sessions.dispatcher.refuse(UNMATCHED, self._unreadable)
             self.end(self._unreadable)
@@ -299,94 +271,42 @@ class Session(asyncio.Protocol):
             raise BadRequestError(f"a client sends no frame of kind {shown(kind)}")
 
     def _begin_call(self, elements: list[object], size: int) -> None:
-        call_id, call = call_of(elements)
-        operation = call[0]
-        dispatcher = self._sessions.dispatcher
-        if call_id in self._under_way or call_id in self._joined:
+        call_id, said = call_of(elements)
+        dispatcher, number = self._sessions.dispatcher, said[0]
+        if call_id in self._under_way:
             raise BadRequestError(f"call {call_id} is still under way; give each call a new id")
-        callee = self._sessions.callees.get(operation) if type(operation) is int else None
+        callee = self._sessions.callees.get(number) if type(number) is int else None
         try:
             if callee is None:
-                raise NotFoundError(f"a session has no operation {shown(operation)}")
+                raise NotFoundError(f"a session has no operation {shown(number)}")
             self._require_room(callee)
-            request = _request(call, size, callee.names, self.head)
+            request = _request(said, size, callee.names, self.head)
+            call = dispatcher.admit(self, call_id, callee, size)
         except TuffError as error:
             name = UNMATCHED if callee is None else callee.operation
             self._reply(call_id, dispatcher.refuse(name, error))
             return
-        if callee.joint is not None and _may_join(request):
-            self._join(call_id, callee, request, size)
-        else:
-            self._begin_joined()
-            self._begin(call_id, callee, request, size)
+        self._under_way[call_id] = call
+        self._under_way_bytes += size
+        self._polls_count += callee.ends_with_connection
+        dispatcher.begin(call, self, request)
 
-    def _join(self, call_id: int, callee: _Callee, request: Request, size: int) -> None:
-        first, _ = next(iter(self._joined.values()), (request, 0))
-        is_alike = not callee.joint_by_path or first.parameters == request.parameters
-        if callee is not self._joined_callee or not is_alike:
-            self._begin_joined()
-        self._joined_callee = callee
-        self._joined[call_id] = request, size
+    def answered(self, call: Call, reply: Reply) -> None:
+        """Send the reply to a call."""
+        self._remove(call)
+        self._reply(call.id, reply)
+        if reply.status == _UNAUTHENTICATED and not self._is_ended:
+            error = self._sessions.refusal(self.head)
+            if error is not None:
+                self._loop.call_soon(self.end, error)
 
-    def _begin_joined(self) -> None:
-        if not self._joined:
-            return
-        calls, callee, self._joined = self._joined, self._joined_callee, {}
-        assert callee is not None
-        assert callee.joint is not None
-        begun = None
-        if len(calls) > 1:
-            requests = [request for request, _ in calls.values()]
-            begun = self._sessions.dispatcher.begin_jointly(
-                callee.operation, callee.joint, requests
-            )
-        if begun is None:
-            self._begin_each(calls, callee)
-            return
-        replies, indexes = begun
-        left = {}
-        if indexes:
-            left = {each: calls[each] for index, each in enumerate(calls) if index in indexes}
-            calls = {each: call for each, call in calls.items() if each not in left}
-        work = _Jointly(self, calls, replies)
-        self._under_way.update(dict.fromkeys(calls, work))
-        self._under_way_bytes += work.size
-        work.go_on()
-        self._begin_each(left, callee)
-
-    def _begin_each(self, calls: Mapping[int, tuple[Request, int]], callee: _Callee) -> None:
-        for call_id, (request, size) in calls.items():
-            self._begin(call_id, callee, request, size)
-
-    def answered_jointly(self, work: "_Jointly", replies: Sequence[Reply]) -> None:
-        for call_id in work.calls:
-            del self._under_way[call_id]
-        self._under_way_bytes -= work.size
-        for call_id, reply in zip(work.calls, replies, strict=True):
-            self._answer(call_id, reply)
-
-    def _begin(self, call_id: int, callee: _Callee, request: Request, size: int) -> None:
-        work = self._sessions.dispatcher.answer(callee.operation, callee.handler, request)
-        try:
-            awaited = work.send(None)
-        except StopIteration as end:  # nothing had to be waited for, so no task is needed
-            self._answer(call_id, end.value)
-        except BaseException as error:  # noqa: BLE001 - as in a task
-            self.fail(error)
-        else:
-            waiting = _UnderWay(self, call_id, size, work, callee.is_poll)
-            self._under_way[call_id] = waiting
-            self._under_way_bytes += size
-            self._polls_count += callee.is_poll
-            waiting.wait_for(awaited)
-
-    def _require_room(self, callee: _Callee) -> None:
-        if len(self._under_way) + len(self._joined) >= CALLS_MAX:
+    def _require_room(self, callee: Callee) -> None:
+        if len(self._under_way) >= CALLS_MAX:
             raise OverloadedError(
                 f"{CALLS_MAX} calls are under way in this session, which is the most; wait for a "
                 "reply, or open another session"
             )
-        if callee.is_poll and self._polls_count >= POLLS_MAX:
+        if callee.ends_with_connection and self._polls_count >= POLLS_MAX:
             raise OverloadedError(
                 f"{POLLS_MAX} polls are under way in this session, which is the most; open another "
                 "session"
@@ -396,35 +316,24 @@ class Session(asyncio.Protocol):
         match elements:
             case [_, int(call_id)]:
                 call = self._under_way.get(call_id)
-                if isinstance(call, _UnderWay) and call.is_poll:
+                if call is not None and call.callee.ends_with_connection:
                     self._remove(call)
                     call.give_up()
             case _:
                 raise BadRequestError(f"a cancellation names a call, not {shown(elements[1:])}")
 
-    def _remove(self, call: "_UnderWay") -> None:
-        del self._under_way[call.call_id]
+    def _remove(self, call: Call) -> None:
+        del self._under_way[call.id]
         self._under_way_bytes -= call.size
-        self._polls_count -= call.is_poll
+        self._polls_count -= call.callee.ends_with_connection
 
     def _give_up_polls(self) -> None:
         for call in list(self._under_way.values()):
-            if isinstance(call, _UnderWay) and call.is_poll:
+            if call.callee.ends_with_connection:
                 self._remove(call)
                 call.give_up()
 
     # Replies.
-
-    def answered(self, call: "_UnderWay", reply: Reply) -> None:
-        self._remove(call)
-        self._answer(call.call_id, reply)
-
-    def _answer(self, call_id: int, reply: Reply) -> None:
-        self._reply(call_id, reply)
-        if reply.status == _UNAUTHENTICATED and not self._is_ended:
-            error = self._sessions.refusal(self.head)
-            if error is not None:
-                self._loop.call_soon(self.end, error)
 
     def _reply(self, call_id: int, reply: Reply) -> None:
         packed = frame(_REPLY, call_id, *_reply_elements(reply))
@@ -494,53 +403,6 @@ class Session(asyncio.Protocol):
             self.close()
 
 
-class _UnderWay(LightTask[Reply]):
-    """A call that waits; `size` is that of its frame in bytes."""
-
-    __slots__ = ("_session", "call_id", "is_poll", "size")
-
-    def __init__(
-        self,
-        session: Session,
-        call_id: int,
-        size: int,
-        work: Coroutine[Any, Any, Reply],
-        is_poll: bool,  # noqa: FBT001 - by position, since one is made for each call
-    ) -> None:
-        self._session = session
-        self.call_id = call_id
-        self.size = size
-        self.is_poll = is_poll
-        super().__init__(work, self._return, session.fail, REFUSALS)
-
-    def _return(self, reply: Reply) -> None:
-        self._session.answered(self, reply)
-
-
-class _Jointly(LightTask[Sequence[Reply]]):
-    """Neighbouring calls that one handler answers at once; `size` is that of their frames."""
-
-    __slots__ = ("_session", "calls", "size")
-
-    def __init__(
-        self,
-        session: Session,
-        calls: Mapping[int, tuple[Request, int]],
-        work: Coroutine[Any, Any, Sequence[Reply]],
-    ) -> None:
-        self._session = session
-        self.calls = calls
-        self.size = sum(size for _, size in calls.values())
-        super().__init__(work, self._return, session.fail, REFUSALS)
-
-    def _return(self, replies: Sequence[Reply]) -> None:
-        self._session.answered_jointly(self, replies)
-
-
-def _may_join(request: Request) -> bool:
-    return not request.query and request.accept is None
-
-
 def _request(call: list[object], size: int, names: tuple[str, ...], head: Request) -> Request:
     """The request of a call with these elements, in a frame of this size. Raises:
     BadRequestError."""
@@ -565,11 +427,11 @@ def _request(call: list[object], size: int, names: tuple[str, ...], head: Reques
 
 
 def _reply_elements(reply: Reply) -> tuple[int, dict[str, str], object]:
-    status, content_type, body, headers, form = reply
+    status, content_type, body, headers, value = reply
     fields = dict(headers)
-    if form is None and body:
+    if value is None and body:
         if content_type in _IN_JSON:
-            form = orjson.loads(body)
+            value = orjson.loads(body)
         else:
-            form, fields["Content-Type"] = body, content_type or ""
-    return status, fields, form
+            value, fields["Content-Type"] = body, content_type or ""
+    return status, fields, value

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from cluster.settings import ClusterSettings
-from messaging.groups.settings import GroupSettings
-from messaging.settings import MessagingSettings
-from messaging.storage.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
-from messaging.topics import TTL_S_MAX
+from messaging.engines.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
+from messaging.log.topics import TTL_S_MAX
+from messaging.settings import GroupSettings, MessagingSettings
 from process.allowed_hosts import bare_host
 from process.logging_setup import FORMATS, LEVELS
 from tuff.protocol.errors import InvalidNameError
@@ -24,7 +23,6 @@ from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # a listener's, and nobody can connect to it
-WORKERS_MAX = 64  # processes; one that decides serves no more
 
 
 class SettingsError(Exception):
@@ -51,7 +49,6 @@ class ServerSettings:
     max_request_bytes: int = 16_777_216  # bytes of one request's body
     max_connections: int = 20_000  # open connections; one more is refused
     max_pending_requests: int = 20_000  # requests under way, less waiting polls; one more is 429
-    workers: int = 0  # processes that accept HTTP and forward it; 0: the one process does both
     max_clock_jump_s: float = (
         2_592_000.0  # a start so far ahead of the last recorded time is not trusted
     )
@@ -66,11 +63,6 @@ class ServerSettings:
         for name in ("max_request_bytes", "max_connections", "max_pending_requests"):
             value = getattr(self, name)
             _require(value >= 1, f"server.{name} is 1 or more", value)
-        _require(
-            0 <= self.workers <= WORKERS_MAX,
-            f"server.workers is 0 to {WORKERS_MAX}",
-            self.workers,
-        )
         for host in self.allowed_hosts:
             _require(
                 bare_host(host) is not None,
@@ -231,7 +223,7 @@ class Settings:
         if self.messaging.max_ttl == TTL_S_MAX:
             return FOREVER_S
         longest_s = max(self.tx.long_timeout_s, self.tx.max_timeout_s)
-        sum_s = self.messaging.held_s_max + longest_s + self.server.max_clock_jump_s
+        sum_s = self.messaging.kept_s_max + longest_s + self.server.max_clock_jump_s
         return min(ceil(sum_s), FOREVER_S)
 
 
@@ -351,6 +343,6 @@ def _typed(value: object, kind: Any, name: str) -> object:
     raise SettingsError(f"{name} is {kinds[kind]}, not {value!r}")
 
 
-def _require(holds: bool, rule: str, value: object) -> None:  # noqa: FBT001 - a condition, no flag
-    if not holds:
+def _require(is_met: bool, rule: str, value: object) -> None:  # noqa: FBT001 - a condition, no flag
+    if not is_met:
         raise ValueError(f"{rule}, not {value!r}")

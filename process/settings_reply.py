@@ -2,8 +2,9 @@
 
 from dataclasses import fields
 
+from kernel.exchange import Reply, Request, Route, json_reply, read_query
 from process.settings import SECTIONS, Settings, key_of
-from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
+from tuff.protocol import operations
 
 
 def routes(settings: Settings) -> list[Route]:
@@ -13,7 +14,7 @@ def routes(settings: Settings) -> list[Route]:
         read_query(request.query, parameters=())
         return json_reply({"settings": rows(settings)})
 
-    return [Route("GET", "/v1/settings", show)]
+    return [Route(operations.GET_SETTINGS, show)]
 
 
 def rows(settings: Settings) -> list[dict[str, object]]:

@@ -6,7 +6,7 @@ import sys
 from fcntl import ioctl
 from termios import TIOCOUTQ
 
-from tuff.log_events import event
+from kernel.log_events import event
 
 log = logging.getLogger(__name__)
 

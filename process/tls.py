@@ -8,10 +8,10 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
+from kernel.event_loop import InThread
 from process.health import Check, Status
 from process.watched_files import WatchedFileError, WatchedFiles
-from tuff.disk.event_loop import InThread
-from tuff.disk.pem_files import pair_failure
+from tuff_storage.disk.pem_files import pair_failure
 
 HANDSHAKE_S_MAX = 10.0  # seconds; a client that is slower is given up
 _KINDS = ("DNS", "URI")  # the kinds of names of a certificate that can name a principal

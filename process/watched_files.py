@@ -1,12 +1,12 @@
-"""Files that the server reads again when they change, in a worker thread."""
+"""Files that the server reads again when they change, in a thread."""
 
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tuff.disk.event_loop import InThread
-from tuff.log_events import event
+from kernel.event_loop import InThread
+from kernel.log_events import event
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,15 @@ little; readers, writers and clients are imported when Spark asks for them.
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
+from tuff.extras import Extra
 
-from pyspark_tuff.columns import source_schema
-from pyspark_tuff.errors import without_traceback
-from pyspark_tuff.options import load_options
+with Extra("pyspark_tuff", "spark"):
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.types import StructType
+
+    from pyspark_tuff.columns import source_schema
+    from pyspark_tuff.errors import without_traceback
+    from pyspark_tuff.options import load_options
 
 if TYPE_CHECKING:
     from pyspark_tuff.readers import BatchReader, StreamReader

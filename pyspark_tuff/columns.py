@@ -26,7 +26,7 @@ from tuff.protocol.ids import TopicId
 if TYPE_CHECKING:
     from pyarrow import Array, ListArray, RecordBatch
 
-    from tuff.new_messages import Publishable
+    from tuff.publishing import Publishable
 
 TOPIC = "topic"
 VALUE = "value"
@@ -119,7 +119,7 @@ def messages_of(batch: "RecordBatch", *, attributes: bool) -> "list[Publishable]
     """
     import pyarrow as pa
 
-    from tuff.new_messages import NewMessage
+    from tuff.publishing import NewMessage
 
     refuse_nulls(batch.column(VALUE), VALUE)
     payloads: list[bytes] = batch.column(VALUE).cast(pa.binary()).to_pylist()

@@ -56,7 +56,8 @@ def without_traceback(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def batches_without_traceback(method: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """As `without_traceback`, for a generator, whose errors occur while Spark consumes it."""
+    """Raise errors without their traceback from a generator, whose errors occur while Spark
+    consumes it."""
 
     @wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:

@@ -170,29 +170,20 @@ class WriteOptions:
 
 def batch_read_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises: OptionError: an option is invalid or unknown."""
-    return _read_options(
-        Given(given, BATCH_READ_OPTIONS),
-        Edge.EARLIEST,
-        ReadIsolation.SNAPSHOT,
-        tuple(ReadIsolation),
-    )
+    return _read_options(Given(given, BATCH_READ_OPTIONS), Edge.EARLIEST, tuple(ReadIsolation))
 
 
 def stream_read_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises: OptionError: an option is invalid or unknown."""
     allowed = (ReadIsolation.COMMITTED, ReadIsolation.ALL)
-    return _read_options(
-        Given(given, STREAM_READ_OPTIONS), Edge.LATEST, ReadIsolation.COMMITTED, allowed
-    )
+    return _read_options(Given(given, STREAM_READ_OPTIONS), Edge.LATEST, allowed)
 
 
 def load_options(given: Mapping[str, str]) -> ReadOptions:
     """The options at `load()`, before Spark says whether the read is a batch or a stream: accepts
     the options of both. Raises: OptionError: an option is invalid or unknown."""
     known = tuple(dict.fromkeys((*BATCH_READ_OPTIONS, *STREAM_READ_OPTIONS)))
-    return _read_options(
-        Given(given, known), Edge.EARLIEST, ReadIsolation.SNAPSHOT, tuple(ReadIsolation)
-    )
+    return _read_options(Given(given, known), Edge.EARLIEST, tuple(ReadIsolation))
 
 
 def batch_write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -292,9 +283,7 @@ def _unknown(key: str, names: Mapping[str, str]) -> OptionError:
     )
 
 
-def _read_options(
-    options: Given, first: Edge, isolation: ReadIsolation, allowed: Collection[ReadIsolation]
-) -> ReadOptions:
+def _read_options(options: Given, first: Edge, allowed: Collection[ReadIsolation]) -> ReadOptions:
     namespace = options.namespace()
     topics, pattern = _topics(options, namespace)
     starting = _boundaries(options, "starting", first, namespace)
@@ -309,7 +298,7 @@ def _read_options(
         pattern=pattern,
         starting=starting,
         ending=ending,
-        isolation=_isolation(options, isolation, allowed),
+        isolation=_isolation(options, allowed),
         tags=_tags(options),
         min_partitions=options.number("minPartitions", at_least=1, at_most=PARTITION_COUNT_MAX)
         or DEFAULT_MIN_PARTITIONS,
@@ -376,10 +365,8 @@ def _tags(options: Given) -> str | None:
     return value
 
 
-def _isolation(
-    options: Given, default: ReadIsolation, allowed: Collection[ReadIsolation]
-) -> ReadIsolation:
-    value = options.text("isolation") or default.value
+def _isolation(options: Given, allowed: Collection[ReadIsolation]) -> ReadIsolation:
+    value = options.text("isolation") or ReadIsolation.COMMITTED.value
     for each in allowed:
         if each.value == value.lower():
             return each

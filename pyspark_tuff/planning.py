@@ -32,17 +32,17 @@ from pyspark_tuff.checkpoint_offsets import (
 from pyspark_tuff.columns import WRITE_POINTER
 from pyspark_tuff.errors import DataLossError
 from pyspark_tuff.options import Boundary, Edge, ReadIsolation, ReadOptions
-from tuff.calls import PollQuestion
 from tuff.protocol.errors import TopicNotFoundError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
+from tuff.reading import PollQuestion
 
 if TYPE_CHECKING:
     from pyarrow import Int64Array
 
     from tuff.blocking.client import Client
-    from tuff.calls import PollBatch
     from tuff.protocol.requests import IsolationLike
+    from tuff.reading import PollBatch
     from tuff.replies import Offsets
 
 log = logging.getLogger(__name__)

@@ -287,7 +287,7 @@ class ProgressReporter:
         name = self._options.position_name
         if name is None or position.id == BEGINNING or self._reported.get(topic) == position:
             return
-        client.topics.set_position(topic, name, position.id)
+        client.positions.set(topic, name, position.id)
         self._reported[topic] = position
 
     def _hold(self, client: "Client", topic: TopicId, position: Position) -> None:
@@ -296,7 +296,7 @@ class ProgressReporter:
         is_fresh = perf_counter() - renewed_s < age_s / RENEWALS_PER_AGE
         if name is None or (held == position and is_fresh):
             return
-        client.topics.hold(topic, name, position.id or 0, max_age=age_s)
+        client.holds.set(topic, name, position.id or 0, max_age=age_s)
         self._held[topic] = position, perf_counter()
 
 

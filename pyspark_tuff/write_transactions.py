@@ -17,7 +17,7 @@ from typing import Protocol
 from pyspark.sql.datasource import WriterCommitMessage
 
 from tuff.blocking.client import Client
-from tuff.client_errors import ConnectionLostError
+from tuff.errors import ConnectionLostError
 from tuff.protocol.errors import (
     SinkNotFoundError,
     TransactionCommittedError,
@@ -26,6 +26,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry
+from tuff.publishing import publish_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +200,7 @@ def references(winners: Sequence[TaskResult]) -> list[PublishEntry]:
     parts = [part for result in ordered for part in result.parts]
     topics = sorted({topic for part in parts for topic in part.counts})
     return [
-        PublishEntry(topic=topic, payloads=[], pointer=part.pointer)
+        publish_entry(topic, pointer=part.pointer)
         for topic in topics
         for part in parts
         if topic in part.counts

@@ -41,8 +41,8 @@ from pyspark_tuff.options import (
 from pyspark_tuff.planning import require_topics
 from pyspark_tuff.write_transactions import EpochJob, Job, JoinedJob, OwnJob, Part, TaskResult
 from tuff.blocking.client import Client
-from tuff.new_messages import Publishable, checked, size_bytes
 from tuff.protocol.ids import TopicId
+from tuff.publishing import Publishable, checked, size_bytes
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -118,7 +118,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if overwrite:
             raise OptionError(
                 "a write only adds messages to a topic, so outputMode('complete') is refused; "
-                "use .outputMode('append')"
+                "use .outputMode('append'), or foreachBatch for the rows of an aggregation"
             )
         check_written(schema, self._options)
         with _connect(self._options) as client:
@@ -306,7 +306,7 @@ def _begin(client: Client, options: WriteOptions) -> Job:
 
 def _require_in_progress(client: Client, transaction: int) -> None:
     """Raises: OptionError: it has ended; TransactionUnknownError: the server does not know it."""
-    state = client.transactions.outcome(transaction).state
+    state = client.transactions.get(transaction).state
     if state != "in_progress":
         raise OptionError(
             f"transaction {transaction}, which the option transaction names, is {state}, and a "

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.http.forking import forking
+from tests.programs import summary
 from tests.secret_values import require_no_secret
 from tests.spark.session import spark_fixture
 
@@ -55,10 +56,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     yield from spark_fixture(tmp_path_factory.mktemp("warehouse"))
 
 
-def pytest_collection_finish() -> None:
-    """Thousands of tests stay until the end; looking at them again and again cost a tenth."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests stay until the end. Looking at them again and again took a third of their
+    collection, and a tenth of their run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,6 +79,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--no-skips",
         action="store_true",
         help="fail the tests that would be skipped here: a tool is missing that they need",
+    )
+    parser.addoption(
+        "--list-passed", type=Path, metavar="FILE", help="write there which tests passed"
+    )
+    parser.addoption(
+        "--without-passed",
+        type=Path,
+        metavar="FILE",
+        help="leave out the tests of a list that --list-passed wrote: what ran is not run again",
     )
 
 
@@ -91,6 +108,17 @@ def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return refuse_skip((yield), collector.config)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the packages without which tests were skipped, and list the tests that passed."""
+    if file := terminalreporter.config.getoption("--list-passed"):
+        passed = [report.nodeid for report in terminalreporter.stats.get("passed", [])]
+        file.write_text("".join(f"{each}\n" for each in passed), "utf-8")
+    skipped = terminalreporter.stats.get("skipped", [])
+    if text := summary(report.longrepr[2] for report in skipped):
+        terminalreporter.section("programs that are not installed")
+        terminalreporter.line(text)
 
 
 def refuse_secrets(report: pytest.TestReport) -> None:
@@ -119,7 +147,12 @@ def shares_the_jvm(file: Path) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker: the tests with Spark take longest and come first, then those of large files."""
+    """Leave out what passed before. In a worker, the tests with Spark take longest and come first,
+    then those of large files."""
+    if file := config.getoption("--without-passed"):
+        passed = set(file.read_text("utf-8").splitlines())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+        items[:] = [item for item in items if item.nodeid not in passed]
     if not hasattr(config, "workerinput"):
         return
     sizes = Counter(item.path for item in items)

@@ -11,9 +11,11 @@ import pytest
 
 from cluster.routes import routes as cluster_routes
 from console.files import routes as console_routes
+from kernel.exchange import Route
+from messaging import disk_use, topic_overview
 from messaging.groups.routes import routes as group_routes
 from messaging.groups.share_routes import routes as share_routes
-from messaging.read import partition_waits
+from messaging.read import counts, partition_waits
 from messaging.read.explain import routes as explain_routes
 from messaging.read.inspection import routes as inspection_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
@@ -23,14 +25,14 @@ from messaging.topic_changes import routes as topic_routes
 from messaging.write.delayed import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
 from process import backup_stream, health, session, settings_reply
-from process.endpoints import ENDPOINTS
 from process.openapi import address
+from process.schemas import SCHEMAS
 from process.settings import SECTIONS, Settings, key_of
 from process.streamed_replies import StreamRoute
 from tests.http.client import Client
 from tests.http.process import ServerProcess, serve
 from tuff.protocol.errors import BY_CODE
-from tuff.protocol.exchange import Route
+from tuff.protocol.operations import OPERATIONS, Operation
 from tuff.protocol.transaction import InvalidReason as ClientInvalidReason
 from tx.edits import InvalidReason
 from tx.inspection import routes as transaction_inspection_routes
@@ -54,7 +56,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def addresses(routes: Iterable[Route | StreamRoute]) -> set[tuple[str, str]]:
-    return {(route.method, route.path) for route in routes}
+    return {(route.operation.method, route.operation.path) for route in routes}
 
 
 def default_of(section: str, key: str) -> Any:
@@ -78,7 +80,7 @@ def documented_settings() -> dict[tuple[str, str], str]:
 def test_the_table_of_endpoints_is_that_of_the_openapi() -> None:
     table = re.findall(r"^\| `([A-Z]+)` \| `(/[^`]*)` \| (.*) \|$", PROTOCOL, re.MULTILINE)
 
-    assert table == [(each.method, each.path, each.summary) for each in ENDPOINTS]
+    assert table == [(each.method, each.path, each.summary) for each in OPERATIONS]
 
 
 def test_the_routes_are_those_of_the_table() -> None:
@@ -89,7 +91,10 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(explain_routes(unused))
         | addresses(partition_waits.routes(unused))
         | addresses(offset_routes(unused))
+        | addresses(counts.routes(unused))
         | addresses(inspection_routes(unused))
+        | addresses(topic_overview.routes(unused))
+        | addresses(disk_use.routes(unused))
         | addresses(topic_routes(unused))
         | addresses(group_routes(unused))
         | addresses(share_routes(unused))
@@ -105,14 +110,14 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses([session.route()])
     )
 
-    assert routes | OF_THE_PROCESS == {(each.method, each.path) for each in ENDPOINTS}
+    assert routes | OF_THE_PROCESS == {(each.method, each.path) for each in OPERATIONS}
 
 
 def test_the_server_shows_the_document_and_knows_every_address_in_it(client: Client) -> None:
     shown = client.send("GET", "/openapi.json").json
 
-    assert sorted(shown["paths"]) == sorted({address(each) for each in ENDPOINTS})
-    for endpoint in ENDPOINTS:
+    assert sorted(shown["paths"]) == sorted({address(each) for each in OPERATIONS})
+    for endpoint in OPERATIONS:
         path = re.sub(r"{\w+}", "x", endpoint.path)
         reply = client.send("OPTIONS", path)
         if endpoint.tag == "cluster":  # this server is in none
@@ -120,6 +125,32 @@ def test_the_server_shows_the_document_and_knows_every_address_in_it(client: Cli
             continue
         assert reply.json["code"] == "method_not_allowed", endpoint.path
         assert endpoint.method in (reply.header("Allow") or "")
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        each
+        for each in OPERATIONS
+        if each.body is not None
+        and each.tag != "cluster"  # this server is in none
+        and not each.body.startswith("TopicProperties")  # a property may have any name
+    ],
+    ids=lambda operation: operation.name,
+)
+def test_the_server_takes_the_members_of_a_request_that_the_document_names(
+    client: Client, operation: Operation
+) -> None:
+    schema: Any = SCHEMAS[operation.body or ""]
+    choices = [SCHEMAS[each["$ref"].rpartition("/")[2]] for each in schema.get("oneOf", ())]
+    named = {name for each in choices or [schema] for name in each["properties"]}
+    path = operation.path.replace("{epoch}", "7").replace("{message}", "00" * 20)
+
+    reply = client.call(operation.method, re.sub(r"{\w+}", "x", path), {"noMember": []})
+
+    detail, _, taken = reply.json["detail"].partition("; it takes ")
+    assert detail.endswith('has no member "noMember"')
+    assert taken.split(", ") == sorted(named)
 
 
 def test_the_table_of_errors_is_that_of_the_classes() -> None:

@@ -6,15 +6,18 @@ import socket
 from dataclasses import dataclass
 from http import HTTPStatus
 from ssl import SSLContext
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from tuff.calls import Call, Duration, Request, Response, of_type, seconds_of
-from tuff.client_errors import (
+from tuff.errors import (
     ConnectionLostError,
     ServerNotTrustedError,
     ServerUnreachableError,
 )
+from tuff.flows import Call
+from tuff.protocol.durations import Duration, seconds_of
+from tuff.protocol.media_types import MediaType
+from tuff.wire import Request, Response, of_type
 
 T = TypeVar("T")
 
@@ -36,7 +39,8 @@ _WITHOUT_A_BYTE = ("RemoteDisconnected", "ServerDisconnectedError")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The server to use, how long to wait for it, and the token to send; see `tuff.Client`.
+    """The server to use, how long to wait for it, and the token to send; see `tuff.Client`. A call
+    may take `timeout_s`, beside the time that the server itself may wait before it answers.
     `with_sessions`: use a session where the server offers one."""
 
     url: str
@@ -67,29 +71,20 @@ class Address:
             # The value is not shown, since errors end up in logs.
             raise ValueError("a token is printable ASCII, as it travels in a header")
 
-    def answer_within_s(self, request: Request) -> float:
-        """How long sending a request and receiving all of its answer may take."""
-        return self.timeout_s + request.wait_s
-
-    def answer(self, call: Call[T], response: Response) -> T:
-        """The value of the response to a call.
-
-        Raises:
-            ConnectionLostError: a proxy answered, as it got no response from the server.
-            TuffError: as `Call.answer`.
-        """
+    def require_no_proxy(self, call: Call[Any], response: Response) -> None:
+        """Raises: ConnectionLostError: a proxy answered, as it got no response from the server."""
         if response.status in _PROXY_STATUSES and not (
             "code" in response.problem or call.is_unready(response)
         ):
             error = self._lost(call.request, f"a proxy says {response.status}", was_sent=True)
             error.retry_after_s = response.retry_after_s
             raise error
-        return call.answer(response)
 
     def headers(self, request: Request) -> dict[str, str]:
         """The headers of a request."""
-        has_body = request.form is not None or request.body is not None
-        headers = {"Content-Type": request.content_type} if has_body else {}
+        headers = {}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type or MediaType.JSON.value
         if request.accept is not None:
             headers["Accept"] = request.accept
         if self.token is not None:
@@ -132,7 +127,7 @@ class Address:
         return self._lost(request, reason, was_sent=was_sent)
 
     def _lost(self, request: Request, reason: str, *, was_sent: bool) -> ConnectionLostError:
-        what = f"{request.method} {request.path.partition('?')[0]}"
+        what = f"{request.operation.method} {request.path.partition('?')[0]}"
         if request.is_read or not was_sent:
             return ConnectionLostError(
                 f"{self.url} was lost before it answered {what} ({reason}); ask again",

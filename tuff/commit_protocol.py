@@ -6,32 +6,37 @@
 After an error before the commit: rollback_tx of all; abort if every one succeeded, else invalidate.
 """
 
+import os
 import random
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from tuff import calls, transaction_calls
-from tuff.batching import MessageBuffer
-from tuff.calls import Call, PollQuestion, of_type
-from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
-from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, note, run_all, unless
-from tuff.new_messages import Publishable, all_checked
-from tuff.participant import AsyncTransactionAware, hook_of
+from tuff import reading, transaction_calls
+from tuff.errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
+from tuff.flows import Backoff, Call, Flow, Retries, attempt, hook, note, run_all, unless
+from tuff.participant import AsyncTransactionAware, checked_changes, checked_participant
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionConflictError,
+    TransactionInvalidatedError,
+    TransactionTimedOutError,
     TuffError,
 )
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import TopicId, TopicLike
+from tuff.protocol.json_bodies import shown
 from tuff.protocol.requests import Delay, PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType, TransactionTypeLike
-from tuff.replies import Poll
-from tuff.retries import Retries
+from tuff.publishing import MessageBuffer, Publishable, all_checked
+from tuff.reading import PollQuestion
+from tuff.replies import Poll, Published
+from tuff.stops import Stop, StoppedError
+from tuff.wire import of_type
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -42,6 +47,8 @@ CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
 # Seconds in which a block has to begin to use the transaction that the commit before it started. An
 # older snapshot conflicts with more of what others commit.
 CHAINED_AGE_S_MAX = 0.1
+ENDED_BY_SERVER = (TransactionTimedOutError, TransactionInvalidatedError)
+RUN_AGAIN = "it is rolled back; run the block again, with a longer `timeout` if it takes so long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +87,14 @@ class CommitProtocol:
         self._offsets = offsets
         # Compared by identity, here and below: two equal participants may hold different writes.
         self._participants: list[AsyncTransactionAware] = list(
-            {id(one): one for one in participants}.values()
+            {id(one): checked_participant(one) for one in participants}.values()
         )
-        self._start = transaction_calls.start(type=type, timeout_s=timeout_s, client=client)
+        self._start = partial(
+            transaction_calls.start, type=type, timeout_s=timeout_s, client=client
+        )
         self._chain_elapsed_s = chain_elapsed_s
+        self._process = os.getpid()  # which has started the current and the next transaction
+        self._is_messages_only = False  # the transaction that was started last, by its start
         self._next: Transaction | None = None  # which the last commit has started
         self._next_until_s = 0.0
         self._is_last = False  # the commit of this block starts no other transaction
@@ -91,16 +102,22 @@ class CommitProtocol:
         self._entry: object | None = None  # the block that is in it, from its begin to its end
         self._was_aborted = False
         self._is_sent = False  # a commit may have been sent
-        self._has_committed = False
+        self._has_committed = self._is_unknown = False
         self._interrupts: list[BaseException] = []  # those that became notes on another error
         self._messages = MessageBuffer()
+        self._details: list[RollbackDetail] = []  # of the latest commit
         self._changes: set[bytes] = set()  # of no participant
         self._rollback_only_error: WrongStateError | None = None  # why it can't commit any more
 
     @property
     def transaction(self) -> Transaction:
         """The current transaction. Raises: WrongStateError: there is none."""
+        self._require_own_process()
         if self._current is None:
+            if self._entry is not None and self._was_aborted:
+                raise WrongStateError(
+                    "the block has aborted its transaction; do the rest in another block"
+                )
             raise WrongStateError(
                 "the context is not in a transaction; enter it with `with client.transaction(…)`"
             )
@@ -117,6 +134,11 @@ class CommitProtocol:
         return self._has_committed
 
     @property
+    def may_have_committed(self) -> bool:
+        """Whether the latest transaction committed, or its outcome is not known."""
+        return self._has_committed or self._is_unknown
+
+    @property
     def interrupt(self) -> BaseException | None:
         """An interrupt or a cancellation that came during the clean-up after an error, and became a
         note on that error. A caller that would continue after the error raises this instead."""
@@ -126,16 +148,20 @@ class CommitProtocol:
         """Start a transaction for the block `entry`, and call `start_tx` of every participant.
 
         Raises:
-            WrongStateError: another block is in it.
+            WrongStateError: another block is in it, or was when the process was forked.
             StoppedError: `stop` was set before there was a transaction.
         """
+        self._require_own_process()
         if self._entry is not None:
             raise WrongStateError(
                 "the context is in a transaction already, whose block has not ended; use another "
                 "context, as each belongs to one thread or task at a time"
             )
         self._entry = entry
-        self._is_sent = self._has_committed = False
+        if self._process != os.getpid():
+            # The parent uses the transaction that its last commit has started.
+            self._process, self._next = os.getpid(), None
+        self._is_sent = self._has_committed = self._is_unknown = False
         self._interrupts = []
         try:
             transaction = yield from self._begun(stop)
@@ -144,16 +170,19 @@ class CommitProtocol:
             raise
         self._current = transaction
         self._was_aborted = False
-        self._messages = MessageBuffer()
+        self._messages, self._details = MessageBuffer(), []
         self._changes = set()
         self._rollback_only_error = None
+        if self._offsets is not None:
+            still_open = [one for one in _GROUP_TRANSACTIONS.get() if one.is_in_transaction]
+            _GROUP_TRANSACTIONS.set((*still_open, self))
 
     def _begun(self, stop: Stop | None) -> Flow[Transaction]:
         transaction = yield from self._started(stop)
         started: list[AsyncTransactionAware] = []
         try:
             for participant in self._participants:
-                yield from hook_of(transaction, partial(participant.start_tx, transaction))
+                yield from hook(partial(participant.start_tx, transaction))
                 started.append(participant)
         except GeneratorExit:
             raise
@@ -163,6 +192,19 @@ class CommitProtocol:
             yield from self._attempt(self._abort(transaction), cause=error)
             raise
         return transaction
+
+    def _require_own_process(self) -> None:
+        """Raises: WrongStateError: the process was forked within the block. If both committed, the
+        messages of the second one would be lost, since a commit can be repeated."""
+        if self._is_of_parent():
+            raise WrongStateError(
+                "the transaction of this context was begun before this process was forked, and "
+                f"belongs to its parent {self._process}; begin another one here, with a context of "
+                "its own"
+            )
+
+    def _is_of_parent(self) -> bool:
+        return self._entry is not None and self._process != os.getpid()
 
     def end_chain(self) -> Flow[None]:
         """Let the commit of this block start no other transaction; outside of a block, end the one
@@ -182,11 +224,13 @@ class CommitProtocol:
             yield transaction_calls.abort(unused.transaction_id)
 
     def _chained(self) -> Flow[Transaction | None]:
-        """The transaction that the last commit has started, while its snapshot is young."""
+        """The transaction that the last commit has started, while its snapshot is young, and unless
+        a participant has joined since."""
         self._is_last = False
         if self._chain_elapsed_s is None or self._next is None:
             return None
-        if self._chain_elapsed_s() >= self._next_until_s:
+        has_joined = self._is_messages_only and self._participants
+        if has_joined or self._chain_elapsed_s() >= self._next_until_s:
             with suppress(TuffError):  # it may have timed out
                 yield from self._end_unused()
             return None
@@ -197,20 +241,27 @@ class CommitProtocol:
         following = yield from self._chained()
         if following is not None:
             return following
-        asked = self._retries.ask(self._start)
+        asked = self._retries.ask(self._starting())
         if stop is None:
             return (yield from asked)
-        # The server may have started it. Without writes it may stay until it times out.
         transaction = yield from unless(stop, asked)
         if transaction is None:
             raise StoppedError
         return transaction
 
+    def _starting(self) -> Call[Transaction]:
+        self._is_messages_only = not self._participants
+        return self._start(
+            request_id=transaction_calls.new_request_id(), messages_only=self._is_messages_only
+        )
+
     def finish(self) -> Flow[None]:
         """Commit; after an error before the commit, roll back and raise that error.
 
-        Raises: WrongStateError: the transaction has ended, and this block did not abort it.
+        Raises: WrongStateError: the transaction has ended, and this block did not abort it; or it
+            belongs to another process.
         """
+        self._require_own_process()
         try:
             yield from self._finish()
         except GeneratorExit:
@@ -252,6 +303,7 @@ class CommitProtocol:
             raise cause
         self._current = None
         if cause is not None and ending.committed is None:
+            self._is_unknown = True
             yield from self._attempt(self._leave(transaction, self._participants), cause=cause)
             _raise_unknown(transaction, cause)
         self._has_committed = True
@@ -262,7 +314,10 @@ class CommitProtocol:
         yield from after
 
     def undo(self, cause: BaseException) -> Flow[None]:
-        """End the block and roll back; errors of that become notes on `cause`."""
+        """End the block and roll back; errors of that become notes on `cause`. A process that
+        was forked within the block does nothing: the transaction is its parent's."""
+        if self._is_of_parent():
+            return
         try:
             yield from self._undo(cause)
         finally:
@@ -288,9 +343,18 @@ class CommitProtocol:
         if it has joined already: a second `start_tx` would discard what it wrote."""
         if any(other is participant for other in self._participants):
             return
+        self._require_own_process()
+        checked_participant(participant)
         if self._current is not None:
-            yield from hook_of(self._current, partial(participant.start_tx, self._current))
+            yield from self._let_stores_join(self._current)
+            yield from hook(partial(participant.start_tx, self._current))
         self._participants.append(participant)
+
+    def _let_stores_join(self, transaction: Transaction) -> Flow[None]:
+        # Before the participant writes: the server forgets an invalid transaction of messages only.
+        if self._is_messages_only:
+            yield from self._retries.ask(transaction_calls.join(transaction.transaction_id))
+            self._is_messages_only = False
 
     def remove(self, participant: AsyncTransactionAware) -> bool:
         """Returns whether it had joined. Raises: WrongStateError: inside a transaction."""
@@ -307,7 +371,7 @@ class CommitProtocol:
         self._current = current
         try:
             for participant in self._participants:
-                yield from hook_of(current, partial(participant.update_tx, current))
+                yield from hook(partial(participant.update_tx, current))
         except BaseException as error:
             # Some participants still use the old pointer: what they write now would count as
             # written before the checkpoint.
@@ -323,22 +387,35 @@ class CommitProtocol:
         *,
         ttl_s: int | None,
         delay: Delay | None = None,
-    ) -> Flow[None]:
-        """Let the commit publish these; messages that do not fit into memory are stored now, and
-        those with a delay are published now, under the transaction."""
+    ) -> Flow[Published]:
+        """Let the commit publish these; returns what is known of them now. Messages that do not fit
+        into memory are stored now, and those with a delay are published under the transaction."""
         pointer, checked = self.transaction.write_pointer, all_checked(topic, messages)
-        for call in self._messages.add(topic, pointer, checked, ttl_s=ttl_s, delay=delay):
-            try:
-                yield from self._retries.ask(call)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                # Some of them may be stored, and a commit would publish those, even if the program
-                # ignored this error, and twice if it published them again.
-                self._rollback_only_error = _rollback_only(
-                    f"messages of this transaction could not be stored ({error})", "publish", error
+        try:
+            return (
+                yield from self._messages.add(
+                    topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self._retries
                 )
-                raise
+            )
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # Some of them may be stored, and a commit would publish those, even if the program
+            # ignored this error, and twice if it published them again.
+            self._rollback_only_error = _rollback_only(
+                f"messages of this transaction could not be stored ({error})", "publish", error
+            )
+            raise
+
+    @property
+    def published(self) -> list[Published]:
+        """What each `publish` of the latest transaction has written.
+
+        Raises: WrongStateError: it has not committed.
+        """
+        if not self._has_committed:
+            raise WrongStateError("what a transaction publishes has ids once it has committed")
+        return self._messages.published(self._details)
 
     def add_changes(self, keys: Collection[bytes]) -> None:
         """Let the transaction conflict with those that change one of these keys.
@@ -348,6 +425,7 @@ class CommitProtocol:
             WrongStateError: there is no transaction, or a long one.
         """
         checked = [of_type(key, bytes, "a key") for key in keys]
+        self._require_own_process()
         if self._current is None:
             raise WrongStateError("add_changes is called inside of the block of a transaction")
         if self._current.type is TransactionType.LONG:
@@ -357,21 +435,22 @@ class CommitProtocol:
             )
         self._changes.update(checked)
 
-    def poll(self, topic: TopicId, question: PollQuestion) -> Flow[Poll]:
+    def poll(self, topic: TopicLike, question: PollQuestion) -> Flow[Poll]:
         """Read in the transaction's snapshot."""
-        return (yield from self._retries.ask(calls.poll(topic, question)))
+        return (yield from reading.read(self._retries, reading.poll, topic, question))
 
     def _write(self, transaction: Transaction) -> Flow[tuple[frozenset[bytes], list[PublishEntry]]]:
         if self._rollback_only_error is not None:
             raise self._rollback_only_error
         changes = frozenset(self._changes)
         for participant in self._participants:
-            changes |= frozenset((yield from hook_of(transaction, participant.tx_changes)))
+            keys: Collection[bytes] = yield from hook(partial(participant.tx_changes, transaction))
+            changes |= checked_changes(participant, keys)
         if self._participants:
             pointer = transaction.transaction_id
             yield from self._asked(transaction_calls.can_commit(pointer, changes))
         for participant in self._participants:
-            yield from hook_of(transaction, participant.commit_tx)
+            yield from hook(partial(participant.commit_tx, transaction))
         if self._offsets is not None:
             # Last: a member that was fenced before this can't commit, and one that is fenced after
             # this has a successor that waits for the end of this transaction.
@@ -396,21 +475,30 @@ class CommitProtocol:
 
     def _send_commit(self, commit: Call[list[RollbackDetail]]) -> Flow[None]:
         if self._chain_elapsed_s is None or self._is_last:
-            yield from self._asked(commit)
+            self._details = yield from self._asked(commit)
             return
-        call = transaction_calls.commit_and_start(commit, self._start)
-        self._next = yield from self._asked(call)
+        call = transaction_calls.commit_and_start(commit, self._starting())
+        self._details, self._next = yield from self._asked(call)
         self._next_until_s = self._chain_elapsed_s() + CHAINED_AGE_S_MAX
 
     def _asked(self, call: Call[T]) -> Flow[T]:
         try:
             return (yield from self._retries.ask(call))
         except TransactionConflictError as error:
-            # The server advises to abort, which the context does by itself.
-            fact = error.detail.rpartition("; ")[0] or error.detail
-            error.detail = f"{fact}; run the block again, as `client.run` does"
-            error.args = (error.detail,)
+            advise(error, "run the block again, as `client.run` does")
+            if error.key is not None and (name := self._name_of(error.key)) is not None:
+                shown_key = shown(error.members["key"])
+                error.detail = error.detail.replace(f"the same change {shown_key}", name)
+                error.args = (error.detail,)
             raise
+        except ENDED_BY_SERVER as error:
+            advise(error, RUN_AGAIN)
+            raise
+
+    def _name_of(self, key: bytes) -> str | None:
+        """What a changed key is for the program; None where the key itself says it."""
+        found = (one.name_of_change(key) for one in self._participants)
+        return next((name for name in found if name is not None), None)
 
     def _ending_of_failed(self, transaction: Transaction, error: BaseException) -> Flow[_Ending]:
         """The end of a commit that raised, and may have been sent."""
@@ -455,19 +543,18 @@ class CommitProtocol:
     def _leave(
         self, transaction: Transaction, participants: Collection[AsyncTransactionAware]
     ) -> Flow[None]:
-        """Call `leave_tx` of the participants that have one. It undoes nothing.
+        """Call `leave_tx` of the participants. It undoes nothing.
 
         Without it, what the program wrote next in an outer transaction went into this one, which
         had ended, and was lost.
         """
-        hooks = [getattr(participant, "leave_tx", None) for participant in participants]
-        yield from self._each(transaction, [leave for leave in hooks if leave is not None])
+        yield from self._each(transaction, [one.leave_tx for one in participants])
 
     def _each(
-        self, transaction: Transaction, functions: Sequence[Callable[[], object]]
+        self, transaction: Transaction, hooks: Sequence[Callable[[Transaction], object]]
     ) -> Flow[None]:
-        hooks = [hook_of(transaction, function) for function in functions]
-        yield from run_all(hooks, interrupts=self._interrupts)
+        flows = [hook(partial(one, transaction)) for one in hooks]
+        yield from run_all(flows, interrupts=self._interrupts)
 
     def _attempt(self, flow: Flow[object], *, cause: BaseException) -> Flow[None]:
         yield from attempt(flow, cause=cause, interrupts=self._interrupts)
@@ -487,6 +574,8 @@ class Block(Protocol):
     @property
     def has_committed(self) -> bool: ...
     @property
+    def may_have_committed(self) -> bool: ...
+    @property
     def interrupt(self) -> BaseException | None: ...
     def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]: ...
     def finish(self) -> Flow[None]: ...
@@ -499,7 +588,26 @@ class Block(Protocol):
         *,
         ttl_s: int | None,
         delay: Delay | None = None,
-    ) -> Flow[None]: ...
+    ) -> Flow[Published]: ...
+
+
+# The latest transactions with offsets of a group that this thread or task has begun.
+_GROUP_TRANSACTIONS: ContextVar[tuple[CommitProtocol, ...]] = ContextVar(
+    "tuff_group_transactions", default=()
+)
+
+
+def advise(error: TuffError, advice: str) -> None:
+    """Let an error of a block say this in place of the server's advice, to undo and to abort what
+    the block undoes and aborts by itself."""
+    error.detail = f"{error.detail.rpartition('; ')[0] or error.detail}; {advice}"
+    error.args = (error.detail,)
+
+
+def is_in_group_transaction() -> bool:
+    """Whether this thread or task is in the block of a transaction of a consumer group or a share
+    group, or was started in it."""
+    return any(one.is_in_transaction for one in _GROUP_TRANSACTIONS.get())
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,6 +687,8 @@ def _did_not_happen(error: BaseException) -> bool:
     """Whether the error proves that the server did not carry out the commit."""
     if isinstance(error, ConnectionLostError):
         return not error.outcome_unknown
+    if isinstance(error, WrongStateError):
+        return True  # nothing was sent
     return isinstance(error, TuffError) and (error.retry_safe or 400 <= error.status < 500)
 
 

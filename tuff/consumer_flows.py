@@ -12,25 +12,26 @@ frozen values that are replaced as a whole. `tuff.consumer_run` processes batche
 
 import logging
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from tuff import calls, group_calls
-from tuff.calls import LATEST, Call, PollQuestion
-from tuff.client_errors import OutcomeUnknownError, WrongStateError
+from tuff import group_calls, reading, topic_calls
 from tuff.commit_protocol import Opened
-from tuff.consumer_plan import Batch, Callback, ConsumerPlan, DeliveryMode
-from tuff.consumer_retries import ConsumerRetries, Failure
-from tuff.flows import Backoff, Flow, Hook, Pause, Stop, ask, paused, unless
+from tuff.consumer_plan import Batch, BatchEnd, Callback, ConsumerPlan, DeliveryMode
+from tuff.consumer_retries import ConsumerRetries
+from tuff.dead_letters import Cause
+from tuff.errors import OutcomeUnknownError, WrongStateError
+from tuff.failures import Failure, Failures, Letters, Open, given_up
+from tuff.flows import Call, Flow, Hook, Pause, ask, is_passing, paused, unless
 from tuff.group_calls import MemberView
+from tuff.outages import Outages
 from tuff.protocol.errors import (
     FencedMemberEpochError,
     GroupError,
     GroupNotFoundError,
-    NotFoundError,
     PartitionNotAssignedError,
     StaleMemberEpochError,
     TopicNotFoundError,
@@ -38,28 +39,28 @@ from tuff.protocol.errors import (
     UnknownMemberError,
     UnreleasedInstanceIdError,
 )
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.group_preferences import GroupPreferences
+from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId, TopicId
 from tuff.protocol.requests import Message
+from tuff.reading import EARLIEST, PollQuestion
 from tuff.replies import Poll
-from tuff.retries import is_passing
+from tuff.stops import Stop
 from tuff.subscriber_flows import is_unrelated_to_messages
 
 log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
-IDLE_S = 0.2  # seconds between two looks at partitions of several topics, one request for each
-LONG_POLL_S = 20.0  # seconds; of a member whose partitions are of one topic
-RETRY_FIRST_S = 0.1  # seconds
-RETRY_S_MAX = 2.0  # seconds
+IDLE_S = 0.2  # seconds between two looks while some partitions can't be waited for
+LONG_POLL_S = 20.0  # seconds
+PASSED_OVER_S = 5.0  # seconds between two commits of what was passed over, each of which is a write
 
 # The member is not in the group any more, or not with this epoch.
 _LOST = (UnknownMemberError, FencedMemberEpochError, GroupNotFoundError)
 _REFUSED = (*_LOST, StaleMemberEpochError, PartitionNotAssignedError)
 
-# Makes a transaction of a client: its participants, the commit of offsets, and its timeout. The
-# blocking client takes fewer kinds of participants than the asyncio one.
-Open = Callable[[Collection[Any], Callable[[int], Call[None]], float | None], Opened[C]]
+
+_Position = MessageId | None  # what is behind this id comes next; None: the oldest message
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class _Held:
     life: int = 0
     epoch: int = group_calls.JOIN
     group_epoch: int = 0
-    owned: frozenset[TopicId] = frozenset()
+    owned: frozenset[PartitionId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,34 @@ class _Heard:
 
 @dataclass(slots=True)
 class _Handed(Generic[C]):
-    """The batch that `poll` returned last, and in exactly-once mode the newest transaction that was
-    opened for it."""
+    """The batch that `poll` returned last, the message of it that the program has begun, and in
+    exactly-once mode its transactions."""
 
     batch: Batch
-    opened: Opened[C] | None = None
+    begun: MessageId
+    through: MessageId | None = None  # the program has got the messages up to this one; None: all
+    transactions: list[Opened[C]] = field(default_factory=list)  # that were opened for it
     failures: dict[MessageId, Failure] = field(default_factory=dict)  # those given back by `nack`
+
+    @property
+    def done(self) -> Batch:
+        """The batch, or its part that the program has got."""
+        if self.through is None:
+            return self.batch
+        return replace(self.batch, next_id=self.through)
+
+    @property
+    def opened(self) -> Opened[C] | None:
+        """The newest transaction; None without one."""
+        return self.transactions[-1] if self.transactions else None
+
+    def require_uncommitted(self) -> None:
+        """Raises: WrongStateError: a transaction has committed the batch, or may have."""
+        if any(each.protocol.may_have_committed for each in self.transactions):
+            raise WrongStateError(
+                "a transaction of this batch has committed, or may have; poll again, since the "
+                "consumer continues behind what has committed"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +121,35 @@ class _Delivered:
 
     batch: Batch
     failures: tuple[Failure, ...] = ()
+
+
+def _name(plan: ConsumerPlan, member_id: str) -> str:
+    return f"the member {member_id} of the group {plan.group}"
+
+
+def _can_repeat_heartbeat(error: Exception) -> bool:
+    # A static member that was killed is in the group until its session is over.
+    return is_passing(error) or isinstance(error, UnreleasedInstanceIdError)
+
+
+class Place(Protocol):
+    """Where the positions of a group are, if they are not in its log. The transactions of batches
+    store them there, and the coordinator learns them for the lag."""
+
+    def use(self, connection: Collection[Any]) -> None:
+        """Let transactions without a connection of their own use this one from now on."""
+        ...
+
+    def take(
+        self, starts: Mapping[PartitionId, MessageId | None]
+    ) -> Flow[dict[PartitionId, MessageId]]:
+        """Exclude the member that had these partitions before; returns the positions of those where
+        this is done. `starts`: where the group begins in those without a position."""
+        ...
+
+
+def _offset_of(batch: Batch) -> dict[PartitionId, MessageId]:
+    return {batch.partition: batch.next_id}
 
 
 class ConsumerFlows(Generic[C]):
@@ -114,40 +166,48 @@ class ConsumerFlows(Generic[C]):
         *,
         elapsed_s: Callable[[], float],
         chance: Callable[[], float] = random.random,
+        place: Place | None = None,
     ) -> None:
-        self.open_one = open_one
+        self.open_one, self._place = open_one, place
         self.mode = plan.mode
-        self.retries: ConsumerRetries[C] | None = None
-        if plan.retry is not None:
-            self.retries = ConsumerRetries(
-                plan.retry,
-                plan.group.name,
-                plan.topics,
-                lambda offsets: open_one((), offsets, None),
-                elapsed_s,
-            )
-        self._plan = plan
-        self._member_id = member_id
+        self.retries = ConsumerRetries(plan.group.name, plan.topics, Letters(), elapsed_s)
+        self._stop = Stop()
+        outage = () if plan.preferences.retry is None else plan.preferences.retry.outage
+        self.failures = Failures(_name(plan, member_id), outage, self._stop, chance)
+        self._plan, self._member_id = plan, member_id
         self._elapsed_s = elapsed_s
-        self._backoff = Backoff(RETRY_FIRST_S, RETRY_S_MAX, chance)
+        bounded = partial(
+            Outages, count_max=plan.attempts_max, count_min=plan.attempts_min, chance=chance
+        )
+        self._outages = bounded(self)  # of reading
+        self._commit_outages = bounded(self, waits_for=self._can_repeat_commit)
+        self._heartbeat_outages = bounded(
+            f"the heartbeat of {self}", waits_for=_can_repeat_heartbeat
+        )
         self._held = _Held()
+        self._announced: frozenset[PartitionId] = frozenset()  # `on_assigned` has returned
         self._heard: _Heard | None = None
+        self._group_preferences = GroupPreferences()  # the newest that were heard of
+        self._follow(plan.preferences)
+        self._may_have_joined = False  # a join was sent, and not refused
         self._lost_life: int | None = None  # the coordinator does not know the member of this life
         self._failure: TuffError | None = None  # why the member can't join
         self._due = Stop()  # a heartbeat is to be sent now
         self._news = Stop()  # `poll` has to look at what a heartbeat brought
         self._closing = Stop()
-        self._stop = Stop()
         # Where to continue in each owned partition. Those without an entry have to be looked up.
-        self._positions: dict[TopicId, PollQuestion] = {}
+        self._positions: dict[PartitionId, _Position] = {}
+        # Partitions in which messages may have been passed over since the last commit: a selection
+        # by tags, or a retry topic, has messages that are not for this group. With a place, also
+        # those in which messages were processed.
+        self._passed_over: set[PartitionId] = set()
+        self._passed_over_due_s = 0.0
         self._delivered: _Delivered | None = None  # processed, and not committed
         self._handed: _Handed[C] | None = None
         self._turn = 0  # which partition is read first
-        self._can_wait = True  # for several partitions in one call
-        self._away_count = 0  # failed attempts in a row to reach the server
 
     @property
-    def assignment(self) -> list[TopicId]:
+    def assignment(self) -> list[PartitionId]:
         """The partitions that the member has, in order."""
         return sorted(self._held.owned)
 
@@ -163,7 +223,6 @@ class ConsumerFlows(Generic[C]):
 
     def heartbeats(self) -> Flow[None]:
         """Send heartbeats until `close`."""
-        failed_count = 0
         while True:
             self._due.clear()
             if self._closing.is_set:  # `close` sets this one first
@@ -171,22 +230,29 @@ class ConsumerFlows(Generic[C]):
             try:
                 yield from self._beat()
             except TuffError as error:
-                failed_count += 1
-                wait = self._after_failed_heartbeat(error, failed_count)
+                if self._heartbeat_outages.is_outage(error):
+                    yield from self._heartbeat_outages.wait(self._due)
+                    continue
+                self._failure, self._may_have_joined = error, False
+                self._news.set()
             else:
-                failed_count = 0
-                wait = Pause(self._interval_s())
-            yield from unless(self._due, paused(wait))
+                self._heartbeat_outages.end()
+            yield from unless(self._due, paused(Pause(self._interval_s())))
 
     def _beat(self) -> Flow[None]:
         held = self._held
         if held.life == self._lost_life or self._failure is not None:
             return  # `poll` has to give the partitions up, or to raise the failure
-        if self.retries is not None and held.epoch == group_calls.JOIN:
-            yield from self.retries.create_topics()
+        if is_join := held.epoch == group_calls.JOIN:
+            yield from self._look_for_topics()
+            if self._closing.is_set:
+                return
+            self._may_have_joined = True
         sent_s = self._elapsed_s()
+        asking = ask(self._heartbeat(held))
         try:
-            view = yield from unless(self._closing, ask(self._heartbeat(held)))
+            # A join is waited for: one that arrives after the leave is a member for a session.
+            view = yield from asking if is_join else unless(self._closing, asking)
         except _LOST as error:
             log.warning("%s joins again: %s", self, error.detail)
             self._lost_life = held.life
@@ -197,13 +263,31 @@ class ConsumerFlows(Generic[C]):
             if view.assigned != held.owned or view.epoch != held.epoch:
                 self._news.set()
 
+    def _look_for_topics(self) -> Flow[None]:
+        """Warn of topics that do not exist, and create the retry topics of those that do."""
+        for topic in self._plan.topics:
+            try:
+                yield from ask(topic_calls.get_topic(topic))
+            except TopicNotFoundError:
+                # A group may subscribe before the topic is created (protocol §3.11).
+                log.warning(
+                    "%s waits until %s is created, which does not exist: correct its name, or "
+                    "create it with `tuff topics create %s`",
+                    self,
+                    topic,
+                    topic,
+                )
+            else:
+                yield from self.retries.create_topic_of(topic)
+
     def _heartbeat(self, held: _Held) -> Call[MemberView]:
         plan = self._plan
         if held.epoch == group_calls.JOIN:
             return group_calls.join(
                 plan.group,
                 self._member_id,
-                topics=plan.topics if self.retries is None else self.retries.all_topics,
+                topics=self.retries.all_topics,
+                start=plan.preferences.start,
                 assignor=plan.assignor,
                 instance_id=plan.instance_id,
                 client=plan.client,
@@ -214,61 +298,104 @@ class ConsumerFlows(Generic[C]):
             epoch=held.epoch,
             group_epoch=held.group_epoch,
             owned=held.owned,
+            begun=self._begun(),
         )
 
-    def _after_failed_heartbeat(self, error: TuffError, failed_count: int) -> Pause:
-        if is_passing(error) or isinstance(error, UnreleasedInstanceIdError):
-            # A static member that was killed is in the group until its session is over.
-            if failed_count == 1:
-                log.warning("%s tries its heartbeat again: %s", self, error.detail)
-            return self._backoff.pause(failed_count)
-        self._failure = error
-        self._news.set()
-        return Pause(self._interval_s())
+    def _begun(self) -> Mapping[PartitionId, MessageId]:
+        handed = self._handed
+        if handed is None or self.retries.policy is None:
+            return {}  # nothing would follow from the death of the member
+        return {handed.batch.partition: handed.begun}
 
     def _interval_s(self) -> float:
         return 1.0 if self._heard is None else self._heard.view.heartbeat_interval_s
 
     def poll(self, wait_s: float) -> Flow[Batch | None]:
-        """The next batch, or None after `wait_s`. Raises: TuffError: as the group refuses it."""
+        """The next batch, or None after `wait_s`, which may be infinite, or a stop. Raises:
+        TuffError: the group refuses it; or no server answers, after the attempts of the plan, or
+        without such a bound when the wait is over."""
         until_s = self._elapsed_s() + wait_s
+        self._heartbeat_outages.begin()
         while True:
             self._news.clear()
             left_s = 0.0 if self._stop.is_set else max(0.0, until_s - self._elapsed_s())
             try:
                 batch = yield from self._poll_once(left_s)
-                self._away_count = 0
             except TuffError as error:
-                if not is_passing(error):
+                if not self._is_outage(error):
                     raise
                 batch = None
-                self._away_count += 1
-                if self._away_count == 1:
-                    log.warning("%s waits for the server: %s", self, error.detail)
-            if batch is not None:
+            else:
+                if self._held.owned:  # else it has asked nothing
+                    self._outages.end()
+            if batch is not None or self._stop.is_set:
                 return batch
             left_s = until_s - self._elapsed_s()
-            if left_s <= 0 or self._stop.is_set:
+            if self._asking.is_over(left_s):
                 return None
             yield from self._idle(left_s)
+
+    def _is_outage(self, error: TuffError) -> bool:
+        """Whether to wait and try again."""
+        if error is self._failure:  # the heartbeats have made their attempts
+            self._failure = None
+            self._due.set()
+            return False
+        return self._outages.is_outage(error)
+
+    @property
+    def _asking(self) -> Outages:
+        """The outages of what asks the server now: without partitions, that is the heartbeats."""
+        return self._outages if self._held.owned else self._heartbeat_outages
 
     def _poll_once(self, wait_s: float) -> Flow[Batch | None]:
         self._settle_handed()
         if not self._is_member():
-            yield from self._give_all_up()
+            yield from self._give_all_up(self._plan.on_lost)
         try:
             yield from self._commit_delivered()
         except _REFUSED as error:
             log.warning("%s: the next member repeats a batch: %s", self, error.detail)
         yield from self._rebalance()
         yield from self._find_positions()
+        yield from self._commit_passed_over()
         batch = yield from self._read(wait_s)
         if batch is None or not self._is_member():
+            return None
+        if not self.retries.may_begin(batch):
+            yield from self._give_up(batch)
+            return None
+        if not (yield from self._report_begun(batch)):
             return None
         if self.mode is DeliveryMode.AT_MOST_ONCE and not (yield from self._commit_before(batch)):
             return None
         self.hand_out(batch)
         return batch
+
+    def _give_up(self, killer: Batch) -> Flow[None]:
+        """The members that began the only message of the batch vanished."""
+        assert killer.letter is not None, "it has the number of attempts"
+        try:
+            yield from self.give(killer, [given_up(killer.letter, self.retries.dead_letters)])
+        except GroupError as error:
+            log.warning("%s leaves a dead letter to the next member: %s", self, error.detail)
+
+    def _report_begun(self, batch: Batch) -> Flow[bool]:
+        """Report a beginning that a process which dies of it can't report any more. Returns whether
+        the batch may be handed out."""
+        if not self.retries.has_to_report(batch.partition):
+            return True
+        begun = {batch.partition: self.retries.first_id(batch)}
+        report = group_calls.report_begun(
+            self._plan.group, self._member_id, epoch=self._held.epoch, begun=begun
+        )
+        try:
+            yield from ask(report)
+        except _REFUSED as error:
+            log.warning("%s hands no batch out: %s", self, error.detail)
+            self._note_refusal(batch.partition, error)
+            return False
+        return True
 
     def _settle_handed(self) -> None:
         """The caller is done with the batch that it got last."""
@@ -277,7 +404,7 @@ class ConsumerFlows(Generic[C]):
             return
         partition = handed.batch.partition
         if self.mode is DeliveryMode.AT_LEAST_ONCE:
-            self._delivered = _Delivered(handed.batch, tuple(handed.failures.values()))
+            self._delivered = _Delivered(handed.done, tuple(handed.failures.values()))
         elif self.mode is DeliveryMode.EXACTLY_ONCE:
             if handed.opened is not None and handed.opened.protocol.is_in_transaction:
                 self._handed = handed
@@ -289,8 +416,14 @@ class ConsumerFlows(Generic[C]):
                 self._positions.pop(partition, None)
 
     def _continue_behind(self, batch: Batch) -> None:
-        question = replace(self._plan.question, start=batch.next_id, inclusive=False)
-        self._positions[batch.partition] = question
+        self._positions[batch.partition] = batch.next_id
+        if self._place is not None:
+            self._passed_over.add(batch.partition)
+
+    def use(self, participants: Collection[Any]) -> None:
+        """The program gives what takes part in the transactions of its batches."""
+        if self._place is not None:
+            self._place.use(participants)
 
     def commit(self) -> Flow[None]:
         """Commit the offset of the batch that `poll` returned last, and of those before it.
@@ -303,15 +436,7 @@ class ConsumerFlows(Generic[C]):
                 "at_least_once"
             )
         self._settle_handed()
-        failed_count = 0
-        while self._delivered is not None:
-            try:
-                yield from self._commit_delivered()
-            except TuffError as error:
-                failed_count += 1
-                if not is_passing(error) or not self._is_member():
-                    raise
-                yield self._backoff.pause(failed_count)
+        yield from self._commit_outages.outlasting(self._commit_delivered)
 
     def _commit_delivered(self) -> Flow[None]:
         """Raises: GroupError: refused; another member begins behind the last commit."""
@@ -322,12 +447,34 @@ class ConsumerFlows(Generic[C]):
             yield from self.give(delivered.batch, delivered.failures)
             return
         try:
-            yield from ask(self._commit_call(delivered.batch))
+            yield from ask(self._commit_call(_offset_of(delivered.batch)))
         except _REFUSED as error:
             self._delivered = None
             self._note_refusal(delivered.batch.partition, error)
             raise
         self._delivered = None
+
+    def _commit_passed_over(self) -> Flow[None]:
+        """Commit what was passed over, every few seconds: else a restart would read it again, and
+        it would be lag. All before the position of a partition is processed and committed, or was
+        passed over: only then the member looks for more."""
+        if not self._passed_over or self._elapsed_s() < self._passed_over_due_s:
+            return
+        offsets = {
+            each: position
+            for each in sorted(self._passed_over)
+            if (position := self._positions.get(each)) is not None
+        }
+        self._passed_over.clear()
+        self._passed_over_due_s = self._elapsed_s() + PASSED_OVER_S
+        if not offsets:
+            return
+        try:
+            yield from ask(self._commit_call(offsets))
+        except _REFUSED as error:
+            log.warning("%s passes over messages again: %s", self, error.detail)
+            for partition in offsets:
+                self._note_refusal(partition, error)
 
     def give(self, batch: Batch, failures: Sequence[Failure]) -> Flow[None]:
         """Publish what failed, and commit the offset of the batch, in one transaction. If it can't
@@ -335,31 +482,28 @@ class ConsumerFlows(Generic[C]):
 
         Raises: GroupError: refused; another member begins behind the last commit.
         """
-        assert self.retries is not None
-        failed_count = 0
-        while True:
-            try:
-                yield from self.retries.give(partial(self._commit_call, batch), failures)
-            except _REFUSED as error:
-                self.take_back(batch)
-                self._note_refusal(batch.partition, error)
+        letters, dead_letters = self.retries.letters, self.retries.dead_letters
+        opening = partial(self.open_one, (), self._end_of(batch), None)
+        giving = partial(letters.give, opening, failures, dead_letters)
+        try:
+            given = yield from self._commit_outages.outlasting(giving)
+        except _REFUSED as error:
+            self.take_back(batch)
+            self._note_refusal(batch.partition, error)
+            raise
+        except OutcomeUnknownError as error:
+            log.warning("%s looks how far it came: %s", self, error.detail)
+            self.take_back(batch)
+        except TuffError:
+            if self._is_member():
                 raise
-            except OutcomeUnknownError as error:
-                log.warning("%s looks how far it came: %s", self, error.detail)
-                self.take_back(batch)
-                return
-            except TuffError as error:
-                failed_count += 1
-                if not (is_passing(error) or is_unrelated_to_messages(error)):
-                    raise
-                if not self._is_member():
-                    self.take_back(batch)
-                    return
-                yield self._backoff.pause(failed_count)
-            else:
-                self._handed = self._delivered = None
-                self._continue_behind(batch)
-                return
+            self.take_back(batch)
+        else:
+            self._handed = self._delivered = None
+            self._continue_behind(batch)
+            for failure in given:
+                if failure.delay_s is None:
+                    self.failures.gave_up(failure.letter, failure.target)
 
     def take_back(self, batch: Batch) -> None:
         """The batch is not processed: continue behind the committed offset."""
@@ -370,9 +514,25 @@ class ConsumerFlows(Generic[C]):
         """Let this batch, or part of one, be what is processed; what was handed out before is
         done."""
         self._settle_handed()
-        self._handed = _Handed(batch)
+        self._handed = _Handed(batch, self.retries.begin(batch))
         if self.mode is not DeliveryMode.EXACTLY_ONCE:
             self._continue_behind(batch)
+
+    def hand_out_one(self, batch: Batch, index: int) -> Message:
+        """The message of the batch that `poll` returned last, which is handed out with those before
+        it: a commit counts only these, and the next poll continues behind them.
+
+        Raises: WrongStateError: another poll came since.
+        """
+        if self._handed is None or self._handed.batch is not batch:
+            raise WrongStateError("the iteration ended with another poll; begin a new one")
+        is_last = index == len(batch) - 1
+        self._handed.through = None if is_last else batch[index].id
+        if not self.retries.is_retry(batch.partition):
+            self._handed.begun = batch[index].id
+        if self.mode is not DeliveryMode.EXACTLY_ONCE:
+            self._continue_behind(self._handed.done)
+        return batch[index]
 
     def wait_in_place(self, batch: Batch) -> Flow[None]:
         """Read the batch again later, and commit what was done before it."""
@@ -381,11 +541,14 @@ class ConsumerFlows(Generic[C]):
             yield from self.commit_quietly()
         self.take_back(batch)
 
-    def nack(self, message: Message, *, reason: str, delay_s: float | None) -> Flow[None]:
+    def nack(self, message: Message, *, cause: Cause, delay_s: float | None) -> Flow[None]:
         """Give a message of the newest batch back. Raises: WrongStateError: it can't be."""
         retries, handed = self.retries, self._handed
-        if retries is None:
-            raise WrongStateError("nack needs a consumer that was made with retry=RetryPolicy()")
+        if retries.policy is None:
+            raise WrongStateError(
+                "nack needs a retry policy: that of the consumer, as retry=tuff.RetryPolicy(), or "
+                "that of its group"
+            )
         if retries.policy.in_order:
             raise WrongStateError("with in_order=True, raise an error in the function of run()")
         if handed is None or message not in handed.batch.messages:
@@ -396,15 +559,15 @@ class ConsumerFlows(Generic[C]):
             return
         batch = handed.batch
         failure = retries.failure(
-            batch.partition, message, batch.letter, reason=reason, delay_s=delay_s
+            batch.partition, message, batch.letter, cause=cause, delay_s=delay_s
         )
         if self.mode is DeliveryMode.EXACTLY_ONCE:
             if handed.opened is None or not handed.opened.protocol.is_in_transaction:
                 raise WrongStateError("call nack within the transaction of the batch")
-            yield from retries.publish(handed.opened.protocol, [failure])
+            yield from self.retries.letters.publish(handed.opened.protocol, [failure])
         handed.failures[message.id] = failure
 
-    def _note_refusal(self, partition: TopicId, error: TuffError) -> None:
+    def _note_refusal(self, partition: PartitionId, error: TuffError) -> None:
         self._positions.pop(partition, None)
         if not isinstance(error, PartitionNotAssignedError):
             self._lost_life = self._held.life
@@ -412,33 +575,35 @@ class ConsumerFlows(Generic[C]):
     def _commit_before(self, batch: Batch) -> Flow[bool]:
         """Returns whether the batch may be handed out. A lost reply leaves open whether the commit
         counts, so it is repeated until it is known."""
-        failed_count = 0
-        while True:
-            try:
-                yield from ask(self._commit_call(batch))
-            except _REFUSED as error:
-                log.warning("%s hands no batch out: %s", self, error.detail)
-                self._note_refusal(batch.partition, error)
-                return False
-            except TuffError as error:
-                failed_count += 1
-                if not is_passing(error):
-                    raise
-                if not self._is_member():
-                    self._positions.pop(batch.partition, None)
-                    return False
-                yield self._backoff.pause(failed_count)
-            else:
-                return True
+        commit = self._commit_call(_offset_of(batch))
+        try:
+            yield from self._commit_outages.outlasting(lambda: ask(commit))
+        except _REFUSED as error:
+            log.warning("%s hands no batch out: %s", self, error.detail)
+            self._note_refusal(batch.partition, error)
+            return False
+        except TuffError:
+            if self._is_member():
+                raise
+            self._positions.pop(batch.partition, None)
+            return False
+        return True
 
-    def _commit_call(self, batch: Batch, pointer: int | None = None) -> Call[None]:
+    def _commit_call(
+        self, offsets: Mapping[PartitionId, MessageId], pointer: int | None = None
+    ) -> Call[None]:
         return group_calls.commit_offsets(
             self._plan.group,
             self._member_id,
             epoch=self._held.epoch,
-            offsets={batch.partition: batch.next_id},
+            offsets=offsets,
             pointer=pointer,
         )
+
+    def _can_repeat_commit(self, error: Exception) -> bool:
+        """Also one whose transaction failed for a reason outside of the batch."""
+        unrelated = isinstance(error, TuffError) and is_unrelated_to_messages(error)
+        return (is_passing(error) or unrelated) and self._is_member()
 
     def _is_member(self) -> bool:
         """Whether another member can't have its partitions yet, as far as this one knows."""
@@ -453,44 +618,74 @@ class ConsumerFlows(Generic[C]):
     def _rebalance(self) -> Flow[None]:
         """Give up what the newest heartbeat took, and take what it gave."""
         if self._failure is not None:
-            failure, self._failure = self._failure, None
-            self._due.set()
-            raise failure
+            raise self._failure
         if not self._is_member():
-            yield from self._give_all_up()
+            yield from self._give_all_up(self._plan.on_lost)
         held, heard = self._held, self._heard
         if heard is None or heard.life != held.life:
             return
-        view = heard.view
-        now = _Held(held.life, view.epoch, view.group_epoch, view.assigned)
-        if now == held:
+        view, topics = heard.view, self.retries.all_topics
+        self._hear_preferences(view.preferences)
+        if topics != self.retries.all_topics:
+            yield from self._give_all_up(self._plan.on_revoked)  # and join with these topics
             return
-        yield from self._call(self._plan.on_revoked, held.owned - view.assigned)
-        # In this order: what was revoked is released even if the other callback raises.
-        for partition in held.owned - view.assigned:
-            self._positions.pop(partition, None)
-        if self.retries is not None:
-            self.retries.forget(held.owned - view.assigned)
-        self._held = now
-        self._due.set()
-        yield from self._call(self._plan.on_assigned, view.assigned - held.owned)
+        now = _Held(held.life, view.epoch, view.group_epoch, view.assigned)
+        if now != held:
+            gone = held.owned - view.assigned
+            yield from self._call(self._plan.on_revoked, gone & self._announced)
+            # In this order: what was revoked is released even if the other callback raises.
+            for partition in gone:
+                self._positions.pop(partition, None)
+            self.retries.forget(gone)
+            new = view.assigned - held.owned
+            self.retries.hear_deaths([each for each in view.lost if each.partition in new])
+            self._held = now
+            self._announced -= gone
+            self._due.set()
+        # At each poll until it returns: no message of a partition comes before its callback.
+        yield from self._call(self._plan.on_assigned, self._held.owned - self._announced)
+        self._announced = self._held.owned
 
-    def _give_all_up(self) -> Flow[None]:
+    def _hear_preferences(self, preferences: GroupPreferences) -> None:
+        """Follow the preferences of the group, except those that the program names itself."""
+        if preferences == self._group_preferences:
+            return
+        own, self._group_preferences = self._plan.preferences, preferences
+        for name in own.contradicted(preferences):
+            log.warning(
+                "%s: its program names another %s than the preferences of its group; that of the "
+                "program counts",
+                self,
+                name,
+            )
+        self._follow(own.or_else(preferences))
+
+    def _follow(self, preferences: GroupPreferences) -> None:
+        self._preferences = preferences  # of the program, and else of the group
+        if self.mode is DeliveryMode.AT_MOST_ONCE:
+            return  # it processes no message again
+        name = preferences.dead_letters
+        dead_letters = None if name is None else TopicId(self._plan.group.namespace, name)
+        self.retries.follow(preferences.retry, dead_letters)
+
+    def _give_all_up(self, callback: Callback | None) -> Flow[None]:
         held = self._held
+        lost, self._announced = self._announced, frozenset()
         self._held = _Held(held.life + 1)
         self._positions.clear()
         self._delivered = None
-        if self.retries is not None:
-            self.retries.forget(held.owned)
+        self.retries.forget(held.owned)
         self._due.set()
-        yield from self._call(self._plan.on_lost, held.owned)
+        yield from self._call(callback, lost)
 
-    def _call(self, callback: Callback | None, partitions: Collection[TopicId]) -> Flow[None]:
+    def _call(self, callback: Callback | None, partitions: Collection[PartitionId]) -> Flow[None]:
         if callback is not None and partitions:
             yield Hook(partial(callback, sorted(partitions)))
 
     def _find_positions(self) -> Flow[None]:
-        """Look up the committed offsets of new partitions, except those that are undecided."""
+        """Look up the committed offsets of new partitions, except those that are undecided. The
+        coordinator has decided where the group begins: a partition without an offset is read from
+        its beginning."""
         missing = [each for each in sorted(self._held.owned) if each not in self._positions]
         if not missing:
             return
@@ -498,16 +693,29 @@ class ConsumerFlows(Generic[C]):
             found = yield from ask(group_calls.get_offsets(self._plan.group))
         except GroupNotFoundError:
             return  # it was deleted; the next heartbeat says so
-        for partition in missing:
-            if partition in found.undecided:
-                continue
-            question, after = self._plan.question, found.after.get(partition)
-            if after is not None:
-                question = replace(question, start=after, inclusive=False)
-            elif question.start == LATEST:
-                after = yield from ask(calls.latest_position(partition))
-                question = replace(question, start=after, inclusive=False)
-            self._positions[partition] = question
+        offsets = {each: found.after.get(each) for each in missing if each not in found.undecided}
+        self._positions |= offsets if self._place is None else (yield from self._taken(offsets))
+
+    def _taken(
+        self, offsets: Mapping[PartitionId, _Position]
+    ) -> Flow[dict[PartitionId, _Position]]:
+        """The positions of partitions that the member has taken in their place.
+
+        Then the coordinator has to confirm that it still has them: the member may have been
+        suspended before, and its successor takes them again.
+        """
+        assert self._place is not None
+        taken = yield from self._place.take(offsets)
+        if not taken:
+            return {}
+        try:
+            yield from ask(self._commit_call(taken))
+        except _REFUSED as error:
+            log.warning("%s has lost what it was taking: %s", self, error.detail)
+            for partition in taken:
+                self._note_refusal(partition, error)
+            return {}
+        return {each: None if found == FIRST_ID else found for each, found in taken.items()}
 
     def _read(self, wait_s: float) -> Flow[Batch | None]:
         """Messages of the first partition in turn that has some."""
@@ -517,90 +725,102 @@ class ConsumerFlows(Generic[C]):
         for _ in partitions:
             self._turn += 1
             partition = partitions[self._turn % len(partitions)]
-            if self.retries is not None and self.retries.waits(partition):
+            if self.retries.waits(partition):
                 continue
-            batch = yield from self._read_partition(partition, min(wait_s, LONG_POLL_S))
+            batch = yield from self._read_partition(partition, self._long_poll_s(wait_s))
             if batch is not None:
                 return batch
         return None
 
     def _idle(self, left_s: float) -> Flow[None]:
         """Wait before the next look at all partitions."""
-        call = None if self._away_count else self._wait_call(left_s)
-        if call is not None:
+        if self._asking.is_away:
+            yield from self._asking.wait_within(left_s, self._news)
+        elif (call := self._wait_call(left_s)) is not None:
             yield from self._wait(call)
-            return
-        pause_s = self._backoff.pause(self._away_count).seconds if self._away_count else IDLE_S
-        yield from unless(self._news, paused(Pause(min(left_s, pause_s))))
+        else:
+            yield from unless(self._news, paused(Pause(min(left_s, IDLE_S))))
 
-    def _wait_call(self, left_s: float) -> Call[list[int]] | None:
-        """The wait for messages of any partition; None: they are of several topics, or some are not
-        read now."""
-        bases = {each.base for each in self._positions}
-        after = {
-            each.number or 0: question.start
-            for each, question in self._positions.items()
-            if isinstance(question.start, MessageId) and not question.inclusive
+    def _wait_call(self, left_s: float) -> Call[list[PartitionId]] | None:
+        """The wait for messages of any partition; None: some are not read now."""
+        asked = {
+            each: self._question(each)
+            for each, position in self._positions.items()
+            if position is not None
         }
-        has_all = len(bases) == 1 and len(after) == len(self._held.owned)
-        if not (self._can_wait and self.retries is None and has_all):
+        if not (asked and len(asked) == len(self._held.owned)):
             return None
-        question = replace(self._plan.question, wait_s=min(left_s, LONG_POLL_S))
-        return calls.wait_for_partitions(bases.pop(), after, question)
+        wait_s = min(self._long_poll_s(left_s), self.retries.soonest_s(asked))
+        asked = {each: asked[each] for each in asked if not self.retries.waits(each)}
+        return reading.wait_for_topics(asked, wait_s=wait_s) if asked else None
 
-    def _wait(self, call: Call[list[int]]) -> Flow[None]:
+    def _long_poll_s(self, left_s: float) -> float:
+        """How long to wait for messages at once: what was passed over is committed in between."""
+        if self._passed_over:
+            left_s = min(left_s, max(0.0, self._passed_over_due_s - self._elapsed_s()))
+        return min(left_s, LONG_POLL_S)
+
+    def _question(self, partition: PartitionId) -> PollQuestion:
+        """The next question to a partition. Letters are of messages that were selected."""
+        position, preferences = self._positions[partition], self._preferences
+        return PollQuestion(
+            start=EARLIEST if position is None else position,
+            inclusive=position is None,
+            limit=self.retries.limit(partition, self._plan.batch),
+            isolation=preferences.isolation,
+            tags=None if self.retries.is_retry(partition) else preferences.tags,
+        )
+
+    def _wait(self, call: Call[list[PartitionId]]) -> Flow[None]:
         try:
             found = yield from unless(self._news, ask(call))
-        except NotFoundError as error:
-            self._can_wait = error.code != NotFoundError.code  # an older server has no such call
+        except TopicNotFoundError:
             return
         except TuffError as error:
             if not is_passing(error):
                 raise
             return
-        partitions = sorted(self._positions)
-        numbers = [each.number or 0 for each in partitions]
-        if found:
-            self._turn = numbers.index(found[0]) - 1  # it is the next one
+        if found and found[0] in self._positions:
+            self._turn = sorted(self._positions).index(found[0]) - 1  # it is the next one
 
-    def _read_partition(self, partition: TopicId, wait_s: float) -> Flow[Batch | None]:
+    def _read_partition(self, partition: PartitionId, wait_s: float) -> Flow[Batch | None]:
         retries = self.retries
         while True:
             poll = yield from self._poll_partition(partition, wait_s)
             if not poll:
                 return None
-            if retries is None:
-                return Batch(partition, poll.messages, poll.next_id, poll.expired)
             if not retries.is_retry(partition):
-                letter = retries.failed_before(partition, poll[0])
-                return Batch(partition, poll.messages, poll.next_id, poll.expired, letter)
+                return retries.with_letter(
+                    Batch(partition, poll.messages, poll.next_id, poll.expired)
+                )
             if (found := retries.own_letter(poll.messages)) is not None:
                 carrier, letter = found
-                letter = retries.failed_before(partition, letter.message) or letter
-                return Batch(partition, (letter.message,), carrier.id, poll.expired, letter)
+                return retries.with_letter(
+                    Batch(partition, (letter.message,), carrier.id, poll.expired, letter)
+                )
             # Only letters of other groups.
-            question = self._positions[partition]
-            self._positions[partition] = replace(question, start=poll.next_id, inclusive=False)
+            self._pass_over(partition, poll)
 
-    def _poll_partition(self, partition: TopicId, wait_s: float) -> Flow[Poll | None]:
-        question = replace(self._positions[partition], wait_s=wait_s)
-        if self.retries is not None:
-            assert question.limit is not None
-            question = replace(question, limit=self.retries.limit(partition, question.limit))
-            if self.retries.is_retry(partition):
-                question = replace(question, tags=None)  # letters of messages that were selected
-        asked = ask(calls.poll(partition, question))
+    def _poll_partition(self, partition: PartitionId, wait_s: float) -> Flow[Poll | None]:
+        question = replace(self._question(partition), wait_s=wait_s)
+        asked = ask(reading.poll(partition, question))
         try:
             poll = yield from (unless(self._news, asked) if wait_s else asked)
         except TopicNotFoundError:
             return None  # the topic was deleted, and the coordinator has not noticed yet
         if poll is not None and not poll:
-            question = replace(self._positions[partition], start=poll.next_id, inclusive=False)
-            self._positions[partition] = question
+            self._pass_over(partition, poll)
         return poll
 
-    def offsets_of(self, batch: Batch) -> Callable[[int], Call[None]]:
-        """The commit of a batch's offset as part of the transaction with that write pointer.
+    def _pass_over(self, partition: PartitionId, poll: Poll) -> None:
+        """No message of the poll is for this member."""
+        before, self._positions[partition] = self._positions[partition], poll.next_id
+        is_selection = self._preferences.tags is not None or self.retries.is_retry(partition)
+        if is_selection and poll.next_id != before:
+            self._passed_over.add(partition)
+
+    def offsets_of(self, batch: Batch) -> BatchEnd:
+        """The offset that the transaction of a batch commits.
 
         Raises: WrongStateError: it is not the batch that `poll` returned last.
         """
@@ -608,17 +828,28 @@ class ConsumerFlows(Generic[C]):
             raise WrongStateError('transactions of batches need mode="exactly_once"')
         if self._handed is None or self._handed.batch is not batch:
             raise WrongStateError("only the batch that was polled last has a transaction")
-        return partial(self._commit_call, batch)
+        handed, end = self._handed, self._end_of(batch)
+        handed.require_uncommitted()
+
+        def commit(pointer: int) -> Call[None]:
+            handed.require_uncommitted()  # another transaction may have been opened before
+            return end.commit(pointer)
+
+        return replace(end, commit=commit)
+
+    def _end_of(self, batch: Batch) -> BatchEnd:
+        commit = partial(self._commit_call, _offset_of(batch))
+        return BatchEnd(batch.partition, batch.next_id, commit)
 
     def opened(self, opened: Opened[C]) -> C:
         """Remember the transaction of the newest batch; returns its context."""
         assert self._handed is not None, "`offsets_of` comes first"
-        self._handed.opened = opened
+        self._handed.transactions.append(opened)
         self._handed.failures.clear()
         return opened.context
 
     def stop(self) -> None:
-        """Let `run` return after its batch."""
+        """Let `run` return after its batch, or an iteration after its step."""
         self._stop.set()
         self._news.set()
 
@@ -628,7 +859,7 @@ class ConsumerFlows(Generic[C]):
         return self._stop.is_set
 
     def end_run(self) -> Flow[None]:
-        """Let the next run work, and commit what this one has processed."""
+        """Let the next run or iteration work, and commit what this one has processed."""
         self._stop.clear()
         if self.mode is DeliveryMode.AT_LEAST_ONCE:
             yield from self.commit_quietly()
@@ -640,11 +871,10 @@ class ConsumerFlows(Generic[C]):
         except GroupError as error:
             log.warning("%s: the next member repeats a batch: %s", self, error.detail)
 
-    def read_again(self, batch: Batch, error: TuffError) -> Flow[None]:
+    def read_again(self, batch: Batch, error: Exception | None) -> Flow[None]:
         """The batch failed for a reason outside of it."""
-        log.warning("%s reads a batch again: %s", self, error.detail)
         self.take_back(batch)
-        yield self._backoff.pause(1)
+        yield from self.failures.before_again(error)
 
     def is_unrelated(self, error: TuffError) -> bool:
         """Whether a transaction failed for a reason outside of its batch. A process that was
@@ -660,6 +890,8 @@ class ConsumerFlows(Generic[C]):
     def leave(self) -> Flow[None]:
         """Leave the group, after `heartbeats` has returned. What `poll` returned last and was not
         committed is read again."""
+        if self._place is not None:
+            yield from self._report_positions()
         held, self._held = self._held, _Held(self._held.life + 1)
         self._positions.clear()
         self._delivered = None
@@ -667,8 +899,21 @@ class ConsumerFlows(Generic[C]):
         try:
             yield from self._call(self._plan.on_revoked, held.owned)
         finally:
-            if self._heard is not None and held.life != self._lost_life:
+            is_known = self._heard is not None or self._may_have_joined
+            if is_known and held.life != self._lost_life:
                 yield from self._leave()
+
+    def _report_positions(self) -> Flow[None]:
+        """Let the coordinator know how far the member came."""
+        if not self._is_member():
+            return
+        handed, self._passed_over_due_s = self._handed, 0.0
+        if handed and handed.opened and handed.opened.protocol.has_committed:
+            self._continue_behind(handed.batch)
+        try:
+            yield from self._commit_passed_over()
+        except TuffError as error:
+            log.warning("%s leaves without a report of its positions: %s", self, error.detail)
 
     def _leave(self) -> Flow[None]:
         is_static = self._plan.instance_id is not None
@@ -676,8 +921,10 @@ class ConsumerFlows(Generic[C]):
             yield from ask(
                 group_calls.leave(self._plan.group, self._member_id, is_static=is_static)
             )
+        except (UnknownMemberError, GroupNotFoundError):
+            pass  # the join whose reply was lost was not executed
         except TuffError as error:
             log.warning("%s leaves when its session is over: %s", self, error.detail)
 
     def __str__(self) -> str:
-        return f"the member {self._member_id} of the group {self._plan.group}"
+        return _name(self._plan, self._member_id)

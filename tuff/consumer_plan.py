@@ -1,17 +1,18 @@
 """What a consumer of a group is asked to do, checked, and the batches that it returns."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, overload
 from uuid import uuid4  # noqa: TID251 - a member chooses its own id
 
-from tuff import calls
-from tuff.calls import EARLIEST, LATEST, PollQuestion
-from tuff.dead_letters import DeadLetter, RetryPolicy, dead_letter_topic_of, retry_topic_of
+from tuff.dead_letters import DeadLetter, dead_letter_topic_of, retry_topic_of
+from tuff.flows import Call
 from tuff.group_calls import GroupId
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.group_preferences import GroupPreferences
+from tuff.protocol.ids import MessageId, PartitionId, TopicId, TopicLike, topic_of
 from tuff.protocol.requests import Message
+from tuff.wire import members
 
 
 class DeliveryMode(StrEnum):
@@ -25,8 +26,7 @@ class DeliveryMode(StrEnum):
 
 DeliveryModeLike = DeliveryMode | Literal["at_most_once", "at_least_once", "exactly_once"]
 Assignor = Literal["range", "round_robin", "sticky"]
-FirstStart = Literal["earliest", "latest"]
-Callback = Callable[[list[TopicId]], object]  # with partitions, in order
+Callback = Callable[[list[PartitionId]], object]  # with partitions, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Batch(Sequence[Message]):
     of a retry topic, the message has the id that it has in the topic it came from, `letter.topic`.
     """
 
-    partition: TopicId
+    partition: PartitionId
     messages: tuple[Message, ...]
     next_id: MessageId
     expired: bool = False
@@ -60,21 +60,54 @@ class Batch(Sequence[Message]):
         return self.messages[index]
 
 
+@dataclass(frozen=True, slots=True)
+class BatchEnd:
+    """The offset of a batch, which its transaction commits. A call of it returns the commit as part
+    of the transaction of Tuff with that write pointer."""
+
+    partition: PartitionId
+    next_id: MessageId
+    commit: Callable[[int], Call[None]]
+
+    def __call__(self, pointer: int) -> Call[None]:
+        return self.commit(pointer)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPlan:
-    """What a consumer joins and reads."""
+    """What a consumer joins and reads. `preferences` are those that its program names.
 
-    group: GroupId
+    Raises:
+        ValueError: the mode excludes retries.
+        InvalidNameError: the name of a topic is too long for a retry topic.
+    """
+
+    name: str  # of the group
     topics: tuple[TopicId, ...]
     mode: DeliveryMode
+    preferences: GroupPreferences
+    batch: int
     assignor: str
     instance_id: str | None
     client: str
-    question: PollQuestion
     on_assigned: Callback | None
     on_revoked: Callback | None
     on_lost: Callback | None
-    retry: RetryPolicy | None = None
+    attempts_max: int | None = None  # to reach the server, in a row; None: it waits for it
+    attempts_min: int = 0  # that fail before a poll whose wait is over raises
+
+    @property
+    def group(self) -> GroupId:
+        return GroupId(namespace=self.topics[0].namespace, name=self.name)
+
+    def __post_init__(self) -> None:
+        if self.preferences.retry is None:
+            return
+        if self.mode is DeliveryMode.AT_MOST_ONCE:
+            raise ValueError("at_most_once never processes a message again, so it has no retry")
+        for topic in self.topics:  # both names must be legal, which are longer
+            retry_topic_of(topic)
+            dead_letter_topic_of(topic)
 
 
 def new_member_id() -> str:
@@ -82,61 +115,29 @@ def new_member_id() -> str:
     return uuid4().hex
 
 
-def plan_of(
-    name: str,
-    topics: TopicId | Collection[TopicId],
-    *,
-    mode: DeliveryModeLike,
-    start: FirstStart,
-    question: PollQuestion,
-    assignor: Assignor,
-    instance_id: str | None,
-    client: str,
-    callbacks: tuple[Callback | None, Callback | None, Callback | None],
-    retry: RetryPolicy | None = None,
-) -> ConsumerPlan:
-    """`callbacks`: for assigned, revoked and lost partitions.
+def mode_of(mode: DeliveryModeLike | None, *, has_database: bool) -> DeliveryMode:
+    """The mode of a consumer; None: exactly once with a database that has its positions, and else
+    at least once.
 
-    Raises: ValueError: the topics are none, partitions, or of several namespaces; or there is no
-        such mode or start, or the mode excludes retries. InvalidNameError: the name of a topic is
-        too long for a retry topic.
+    Raises: ValueError: there is no such mode, or a database is combined with another one.
     """
-    chosen = (topics,) if isinstance(topics, TopicId) else tuple(calls.members(topics, "topics"))
-    for topic in chosen:
-        if calls.checked_topic(topic).is_internal:
-            raise ValueError(f"{topic} is a partition; a group subscribes to whole topics")
-    namespaces = {each.namespace for each in chosen}
-    if len(namespaces) != 1:
-        raise ValueError("a consumer has one topic or more, all of one namespace")
+    if mode is None:
+        return DeliveryMode.EXACTLY_ONCE if has_database else DeliveryMode.AT_LEAST_ONCE
     if mode not in tuple(DeliveryMode):
         raise ValueError(f"mode is at_most_once, at_least_once or exactly_once, not {mode!r}")
-    _check_retry(retry, chosen, mode)
-    if start not in (EARLIEST, LATEST):
-        raise ValueError(f"start is earliest or latest, not {start!r}")
-    return ConsumerPlan(
-        group=GroupId(namespace=namespaces.pop(), name=name),
-        topics=chosen,
-        mode=DeliveryMode(mode),
-        assignor=assignor,
-        instance_id=instance_id,
-        client=client,
-        question=replace(question, start=start),
-        on_assigned=callbacks[0],
-        on_revoked=callbacks[1],
-        on_lost=callbacks[2],
-        retry=retry,
-    )
+    if has_database and mode != DeliveryMode.EXACTLY_ONCE:
+        raise ValueError(f"with a database the mode is exactly_once, not {mode!r}")
+    return DeliveryMode(mode)
 
 
-def _check_retry(
-    retry: RetryPolicy | None, topics: Sequence[TopicId], mode: DeliveryModeLike
-) -> None:
-    if retry is None:
-        return
-    if not isinstance(retry, RetryPolicy):
-        raise TypeError(f"retry is a tuff.RetryPolicy, not {retry!r:.100}")
-    if mode == DeliveryMode.AT_MOST_ONCE:
-        raise ValueError("at_most_once never processes a message again, so it has no retry")
-    for topic in topics:  # both names must be legal, which are longer
-        retry_topic_of(topic)
-        dead_letter_topic_of(topic)
+def topics_of(topics: TopicLike | Collection[TopicLike]) -> tuple[TopicId, ...]:
+    """The topics of a consumer. Raises: ValueError: they are none, partitions, or of several
+    namespaces."""
+    named = (topics,) if isinstance(topics, TopicLike) else members(topics, "topics")
+    chosen = tuple(map(topic_of, named))
+    for topic in chosen:
+        if topic.is_internal:
+            raise ValueError(f"{topic} is a partition; a group subscribes to whole topics")
+    if len({each.namespace for each in chosen}) != 1:
+        raise ValueError("a consumer has one topic or more, all of one namespace")
+    return chosen

@@ -1,51 +1,32 @@
-"""What a consumer does with messages that it could not process: it tries them again later, or gives
-them up (decision 0043 §6).
+"""What a member of a consumer group knows of attempts: which messages wait for their retry, have
+failed before, or were begun by members that vanished (decision 0043 §6)."""
 
-The message and the committed offset are one transaction. So a crash neither loses a message nor
-lets it be tried again while it is also done.
-"""
-
+import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from tuff import calls
-from tuff.calls import Call
-from tuff.commit_protocol import Block, Opened, during
+from tuff.consumer_plan import Batch
 from tuff.dead_letters import (
+    Cause,
     DeadLetter,
-    NotADeadLetterError,
-    RetryPolicy,
-    dead_letter_topic_of,
+    cause_of_deaths,
     read_dead_letter,
     retry_topic_of,
 )
-from tuff.flows import Flow, ask
-from tuff.protocol.errors import RequestTooLargeError, TopicExistsError, TopicNotFoundError
-from tuff.protocol.ids import TopicId
-from tuff.protocol.requests import Delay, Message
+from tuff.errors import NotADeadLetterError
+from tuff.failures import Failure, Letters, failure_of
+from tuff.flows import Flow
+from tuff.group_calls import LostBeginning
+from tuff.protocol.group_preferences import RetryPolicy
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Message
 
 C = TypeVar("C")
 
+DEATHS_ALONE_COUNT = 500  # messages; a batch has no more by default
 LETTERS_COUNT_MAX = 50  # read at once from a retry topic, whose letters are of several groups
-
-Offsets = Callable[[int], Call[None]]  # commits offsets in the transaction of a pointer
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A message that is to be tried again in `delay_s`; None: it is given up."""
-
-    letter: DeadLetter
-    delay_s: float | None
-
-    @property
-    def target(self) -> TopicId:
-        """The topic that takes the letter."""
-        if self.delay_s is None:
-            return dead_letter_topic_of(self.letter.topic)
-        return retry_topic_of(self.letter.topic)
 
 
 @dataclass(slots=True)
@@ -57,52 +38,101 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class ConsumerRetries(Generic[C]):
-    """The retries of one member. `open_one` makes a transaction that commits offsets; `elapsed_s`
-    is a clock that never goes back, in seconds."""
+class _Deaths:
+    """So many members vanished after they had begun the message `id` of a partition. As the cause
+    may be one behind it, this and the next `alone_count` messages are processed one by one."""
 
-    policy: RetryPolicy
+    id: MessageId
+    count: int
+    alone_count: int = DEATHS_ALONE_COUNT
+
+
+@dataclass(slots=True)
+class ConsumerRetries:
+    """The retries of one member. `elapsed_s`: a clock that never goes back, in seconds. Without a
+    `policy` nothing is tried again."""
+
     group: str
     topics: Collection[TopicId]
-    open_one: Callable[[Offsets], Opened[C]]
+    letters: Letters
     elapsed_s: Callable[[], float]
-    _created: set[TopicId] = field(default_factory=set)
+    policy: RetryPolicy | None = None
+    dead_letters: TopicId | None = None  # in place of those of each topic
+    _reads_letters: bool = False
     _waiting: dict[TopicId, _Waiting] = field(default_factory=dict)
+    _reported: set[TopicId] = field(default_factory=set)  # the coordinator knows of a beginning
+    _deaths: dict[TopicId, _Deaths] = field(default_factory=dict)
+
+    def follow(self, policy: RetryPolicy | None, dead_letters: TopicId | None) -> None:
+        """Let this policy decide from now on. Raises: InvalidNameError: the name of a topic is too
+        long for a retry topic."""
+        if policy is not None:
+            for topic in self.topics:
+                retry_topic_of(topic)
+            self._reads_letters = True
+        self.policy, self.dead_letters = policy, dead_letters
 
     @property
     def retry_topics(self) -> list[TopicId]:
         """What the member reads beside its topics. With any policy: dead letters that are replayed
-        come this way."""
-        return [retry_topic_of(topic) for topic in self.topics]
+        come this way. Also after the policy was taken away, as messages may wait in them."""
+        return [retry_topic_of(topic) for topic in self.topics] if self._reads_letters else []
 
     @property
     def all_topics(self) -> list[TopicId]:
         """The topics and their retry topics."""
         return [*self.topics, *self.retry_topics]
 
-    def create_topics(self) -> Flow[None]:
-        """Create the retry topics that do not exist yet."""
-        for topic in self.retry_topics:
-            yield from self._create(topic)
-
-    def _create(self, topic: TopicId) -> Flow[None]:
-        if topic in self._created:
-            return
-        try:
-            yield from ask(calls.get_topic(topic))
-        except TopicNotFoundError:
-            # Only then: a member need not have the right to create topics.
-            with suppress(TopicExistsError):
-                yield from ask(calls.create_topic(topic, {}))
-        self._created.add(topic)
+    def create_topic_of(self, topic: TopicId) -> Flow[None]:
+        """Create the retry topic of a topic, if the member reads it and it does not exist yet."""
+        if self._reads_letters:
+            yield from self.letters.create(retry_topic_of(topic))
 
     def is_retry(self, partition: TopicId) -> bool:
         """Whether the messages of this partition are dead letters that are tried again."""
         return partition.base in self.retry_topics
 
+    def hear_deaths(self, lost: Collection[LostBeginning]) -> None:
+        """Members vanished that had begun messages of partitions which this member gets now."""
+        if self.policy is not None:
+            for each in lost:
+                self._deaths[each.partition] = _Deaths(each.id, each.count)
+
+    def has_to_report(self, partition: TopicId) -> bool:
+        """Whether the coordinator has to know of a beginning before the program gets it: the first
+        one of a partition, and each one while messages are processed one by one. Nothing would
+        follow from it without a policy."""
+        is_first = partition not in self._reported
+        return self.policy is not None and (is_first or partition in self._deaths)
+
+    def may_begin(self, batch: Batch) -> bool:
+        """Whether the policy has an attempt left for the first message. What failed by an error was
+        given up with that error, so this is about messages of which members died."""
+        died = self._deaths_of(batch) is not None and batch.letter is not None
+        return not died or self.policy is None or self.policy.delay_s(batch.attempt - 1) is not None
+
+    def begin(self, batch: Batch) -> MessageId:
+        """The program gets the batch; returns the id of its first message in the partition."""
+        begun, deaths = self.first_id(batch), self._deaths.get(batch.partition)
+        self._reported.add(batch.partition)
+        if deaths is not None and begun >= deaths.id:
+            deaths.alone_count -= 1
+            if deaths.alone_count < 0:
+                del self._deaths[batch.partition]
+        return begun
+
+    def first_id(self, batch: Batch) -> MessageId:
+        """The id of the first message of a batch in the partition that it is read from."""
+        return batch.next_id if self.is_retry(batch.partition) else batch[0].id
+
+    def _deaths_of(self, batch: Batch) -> _Deaths | None:
+        """The deaths of the first message."""
+        deaths = self._deaths.get(batch.partition)
+        return deaths if deaths is not None and deaths.id == self.first_id(batch) else None
+
     def limit(self, partition: TopicId, batch: int) -> int:
         """How many messages to read at once."""
-        if partition in self._waiting:
+        if partition in self._waiting or partition in self._deaths:
             return 1
         return min(batch, LETTERS_COUNT_MAX) if self.is_retry(partition) else batch
 
@@ -111,14 +141,34 @@ class ConsumerRetries(Generic[C]):
         waiting = self._waiting.get(partition)
         return waiting is not None and self.elapsed_s() < waiting.until_s
 
+    def soonest_s(self, partitions: Collection[TopicId]) -> float:
+        """In how many seconds the first of these is to be tried that waits in its place."""
+        now_s = self.elapsed_s()
+        waiting = [self._waiting[each].until_s - now_s for each in partitions if self.waits(each)]
+        return min(waiting, default=math.inf)
+
     def wait(self, partition: TopicId, failure: Failure) -> None:
         """Try the message again in its place, after its delay."""
         assert failure.delay_s is not None
         until_s = self.elapsed_s() + failure.delay_s
         self._waiting[partition] = _Waiting(failure.letter, until_s)
 
-    def failed_before(self, partition: TopicId, message: Message) -> DeadLetter | None:
-        """The failure for which this message, the next one of the partition, has waited."""
+    def with_letter(self, batch: Batch) -> Batch:
+        """The next batch of a partition, with the failed attempts of its first message: those of
+        its letter, the failure for which it has waited in its place, and the deaths of members."""
+        waited = self._waited(batch.partition, batch[0])
+        if waited is not None:
+            return replace(batch, letter=waited)
+        deaths = self._deaths_of(batch)
+        if deaths is None:
+            return batch
+        cause = cause_of_deaths(deaths.count, batch.attempt - 1 + deaths.count)
+        letter = self._letter(
+            batch.partition, batch[0], batch.letter, cause=cause, count=deaths.count
+        )
+        return replace(batch, letter=letter)
+
+    def _waited(self, partition: TopicId, message: Message) -> DeadLetter | None:
         waiting = self._waiting.get(partition)
         if waiting is not None and waiting.letter.message.id == message.id:
             return waiting.letter
@@ -129,6 +179,8 @@ class ConsumerRetries(Generic[C]):
         """The member has lost these."""
         for partition in partitions:
             self._waiting.pop(partition, None)
+            self._deaths.pop(partition, None)
+            self._reported.discard(partition)
 
     def own_letter(self, messages: Sequence[Message]) -> tuple[Message, DeadLetter] | None:
         """The first of these messages of a retry topic that is of this group, with its content.
@@ -136,7 +188,7 @@ class ConsumerRetries(Generic[C]):
         for message in messages:
             with suppress(NotADeadLetterError):
                 letter = read_dead_letter(message)
-                if letter.group == self.group and letter.size is None:
+                if letter.group == self.group and letter.size_bytes is None:
                     return message, letter
         return None
 
@@ -146,59 +198,26 @@ class ConsumerRetries(Generic[C]):
         message: Message,
         before: DeadLetter | None,
         *,
-        reason: str,
+        cause: Cause,
         delay_s: float | None = None,
     ) -> Failure:
         """What follows from one more failed attempt. `before`: the attempts until now; `delay_s`:
         instead of the delay of the policy, unless that was the last attempt."""
-        if before is not None:
-            letter = before.with_failure(reason)
-        else:
-            letter = DeadLetter(
-                topic=partition, message=message, reason=reason, attempts=1, group=self.group
-            )
-        by_policy_s = self.policy.delay_s(letter.attempts)
-        if by_policy_s is None:
-            return Failure(letter, None)
-        return Failure(letter, by_policy_s if delay_s is None else delay_s)
+        letter = self._letter(partition, message, before, cause=cause)
+        assert self.policy is not None, "the caller has looked"
+        return failure_of(self.policy, letter, self.dead_letters, delay_s=delay_s)
 
-    def publish(self, protocol: Block, failures: Collection[Failure]) -> Flow[None]:
-        """Publish the letters in this transaction."""
-        for each in failures:
-            yield from self._create(each.target)
-            delay_ms = round((each.delay_s or 0.0) * 1000)
-            delay = Delay(delay_ms, is_time=False) if delay_ms else None
-            message = each.letter.publishable()
-            yield from protocol.publish(each.target, [message], ttl_s=None, delay=delay)
-
-    def give(self, offsets: Offsets, failures: Sequence[Failure]) -> Flow[None]:
-        """Publish the letters and commit the offsets, in one transaction.
-
-        A letter that is too large for the server has no payload, and can't be tried again. Without
-        it the message would be repeated for ever.
-        """
-        left, was_missing = list(failures), False
-        while True:
-            try:
-                yield from self._give(offsets, left)
-            except TopicNotFoundError:
-                if was_missing:
-                    raise
-                was_missing = True
-                self._created.clear()  # somebody has deleted one of them
-            except RequestTooLargeError:
-                if all(each.letter.size is not None for each in left):
-                    raise
-                left = _with_largest_cut(left)
-            else:
-                return
-
-    def _give(self, offsets: Offsets, failures: Sequence[Failure]) -> Flow[None]:
-        opened = self.open_one(offsets)
-        yield from during(opened.protocol, self.publish(opened.protocol, failures))
-
-
-def _with_largest_cut(failures: Sequence[Failure]) -> list[Failure]:
-    largest = max(failures, key=lambda each: len(each.letter.message.payload))
-    cut = Failure(largest.letter.without_payload(), None)
-    return [cut if each is largest else each for each in failures]
+    def _letter(
+        self,
+        partition: TopicId,
+        message: Message,
+        before: DeadLetter | None,
+        *,
+        cause: Cause,
+        count: int = 1,
+    ) -> DeadLetter:
+        """A message after `count` more failed attempts."""
+        first = DeadLetter(
+            topic=partition, message=message, reason="", attempts=0, group=self.group
+        )
+        return (before or first).with_failure(cause, count=count)

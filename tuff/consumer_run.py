@@ -5,17 +5,18 @@ batch -> done
        | failed -> each message by itself: done | failed -> waits, or is a dead letter
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from tuff.client_errors import OutcomeUnknownError
 from tuff.commit_protocol import Opened, during
 from tuff.consumer_flows import ConsumerFlows
 from tuff.consumer_plan import Batch, DeliveryMode
 from tuff.consumer_retries import ConsumerRetries
-from tuff.dead_letters import reason_of
+from tuff.dead_letters import cause_of
+from tuff.failures import check_signature
 from tuff.flows import Flow, Hook, hook
 from tuff.protocol.errors import GroupError, TuffError
 from tuff.tracing import processing
@@ -36,11 +37,13 @@ class ConsumerRun(Generic[C]):
     process: Callable[..., object]
     open_one: Callable[[Batch], Opened[C]]
 
-    def run(self, wait_s: float) -> Flow[None]:
+    def run(self) -> Flow[None]:
         """Raises: Exception: what `process` raises, without a retry policy."""
         flows = self.flows
+        is_exact = flows.mode is DeliveryMode.EXACTLY_ONCE
+        check_signature(self.process, *(("batch", "tx") if is_exact else ("batch",)))
         while not flows.is_stopping:
-            batch = yield from flows.poll(wait_s)
+            batch = yield from flows.poll(math.inf)
             if batch is None:
                 continue
             try:
@@ -54,17 +57,17 @@ class ConsumerRun(Generic[C]):
 
     def _process_batch(self, batch: Batch) -> Flow[None]:
         retries = self.flows.retries
-        if retries is None:
-            yield from self._process(batch)
-            return
         error = yield from self._attempt(batch)
         if error is None:
             return
+        if retries.policy is None:
+            raise error
         if len(batch) == 1:
             yield from self._failed(batch, error, retries)
             return
         # The other messages of the batch must not fail with the one that does.
         flows = self.flows
+        flows.failures.failed_batch(batch.partition, (batch[0].id, batch[-1].id), error)
         flows.take_back(batch)
         for message in batch:
             alone = Batch(batch.partition, (message,), message.id)
@@ -74,10 +77,13 @@ class ConsumerRun(Generic[C]):
                 yield from self._failed(alone, error, retries)
         flows.hand_out(batch)
 
-    def _failed(self, batch: Batch, error: Exception, retries: ConsumerRetries[C]) -> Flow[None]:
+    def _failed(self, batch: Batch, error: Exception, retries: ConsumerRetries) -> Flow[None]:
         """The only message of the batch failed. Raises: _ReadAgainError."""
         flows = self.flows
-        failure = retries.failure(batch.partition, batch[0], batch.letter, reason=reason_of(error))
+        cause = cause_of(error)
+        failure = retries.failure(batch.partition, batch[0], batch.letter, cause=cause)
+        flows.failures.failed(batch.partition, batch[0].id, failure.letter.attempts, error)
+        assert retries.policy is not None, "else the error was raised"
         if retries.policy.in_order and failure.delay_s is not None:
             yield from flows.wait_in_place(batch)
             retries.wait(batch.partition, failure)
@@ -87,21 +93,22 @@ class ConsumerRun(Generic[C]):
         except GroupError as refusal:
             yield from flows.read_again(batch, refusal)
             raise _ReadAgainError from refusal
+        yield from flows.failures.pause()
 
     def _attempt(self, batch: Batch) -> Flow[Exception | None]:
         """The error that counts as a failed attempt. Raises: _ReadAgainError."""
-        try:
-            yield from self._process(batch)
-        except (_ReadAgainError, OutcomeUnknownError):
-            raise
-        except TuffError as error:
-            if self.flows.is_unrelated(error):
-                yield from self.flows.read_again(batch, error)
-                raise _ReadAgainError from error
-            return error
-        except Exception as error:  # noqa: BLE001 - an error of `process`; the dead letter has it
-            return error
-        return None
+        flows = self.flows
+        attempt = yield from flows.failures.attempt(self._process(batch), self._is_outside)
+        if attempt.counts:
+            return attempt.error
+        yield from flows.read_again(batch, attempt.error)
+        raise _ReadAgainError from attempt.error
+
+    def _is_outside(self, error: TuffError) -> bool:
+        """Without a transaction and a policy, each error of the function is for the program."""
+        flows = self.flows
+        is_plain = flows.mode is not DeliveryMode.EXACTLY_ONCE and flows.retries.policy is None
+        return not is_plain and flows.is_unrelated(error)
 
     def _process(self, batch: Batch) -> Flow[None]:
         if self.flows.mode is not DeliveryMode.EXACTLY_ONCE:
@@ -109,13 +116,7 @@ class ConsumerRun(Generic[C]):
             return
         opened = self.open_one(batch)
         work = self._in_span(batch, partial(self.process, batch, opened.context))
-        try:
-            yield from during(opened.protocol, hook(work))
-        except TuffError as error:
-            if isinstance(error, OutcomeUnknownError) or not self.flows.is_unrelated(error):
-                raise
-            yield from self.flows.read_again(batch, error)
-            raise _ReadAgainError from error
+        yield from during(opened.protocol, hook(work))
 
     def _in_span(self, batch: Batch, work: Callable[[], object]) -> Callable[[], object]:
         return processing(batch.partition, batch.messages, work)

@@ -2,28 +2,43 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
+from typing import Annotated, TypedDict, TypeVar
 
-from tuff.calls import (
-    Call,
+from tuff.flows import Call, call
+from tuff.protocol import operations
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.group_preferences import (
+    GroupPreferences,
+    GroupStartLike,
+    RetryPolicy,
+    body_of_changes,
+)
+from tuff.protocol.ids import (
+    MessageId,
+    PartitionId,
+    TopicId,
+    TopicLike,
+    check_name,
+    topic_of,
+)
+from tuff.protocol.json_bodies import pointer_to_json
+from tuff.protocol.json_objects import from_json
+from tuff.protocol.requests import IsolationLike
+from tuff.protocol.values import Member
+from tuff.replies import Group
+from tuff.wire import (
     IdOrHex,
-    Request,
     Response,
-    checked_topic,
-    get,
-    json_array,
-    json_object,
     mapping,
     nothing,
+    of_type,
+    reply,
+    reply_json,
     reply_object,
     reply_texts,
-    text,
-    texts,
 )
-from tuff.protocol.errors import BadRequestError
-from tuff.protocol.ids import MessageId, TopicId, check_name, topic_id
-from tuff.protocol.json_forms import pointer_to_json, shown, whole_number
-from tuff.replies import Group, GroupMember, GroupPartition
+
+P = TypeVar("P", bound=TopicLike)
 
 JOIN = 0  # the epoch of a heartbeat that joins
 _LEAVE = -1
@@ -42,23 +57,40 @@ class GroupId:
         check_name(self.name, what="group")
 
     @property
-    def path(self) -> str:
-        """The path of the group, escaped."""
-        return f"{_groups_path(self.namespace)}/{quote(self.name)}"
+    def parameters(self) -> tuple[str, str]:
+        """The parameters of the group in the path of an operation."""
+        return self.namespace, self.name
 
     def __str__(self) -> str:
         return f"{self.namespace}:{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class LostBeginning:
+    """A message that `count` members of the group had begun when they vanished."""
+
+    partition: PartitionId
+    id: MessageId
+    count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """The reply to a heartbeat: what the member shall have."""
+    """The reply to a heartbeat: what the member shall have, the messages in it that members began
+    before they vanished, and the preferences of its group."""
 
-    epoch: int
+    epoch: Annotated[int, Member("memberEpoch")]
     group_epoch: int
-    assigned: frozenset[TopicId]
+    assigned: frozenset[PartitionId]
     heartbeat_interval_s: float
     session_timeout_s: float
+    lost: tuple[LostBeginning, ...]
+    preferences: GroupPreferences
+
+    def __post_init__(self) -> None:
+        """Raises: BadRequestError: the member would send heartbeats without a pause."""
+        if self.heartbeat_interval_s <= 0 or self.session_timeout_s <= 0:
+            raise BadRequestError("heartbeatInterval and sessionTimeout are above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,46 +98,85 @@ class CommittedOffsets:
     """The committed offset of each partition. Those that are `undecided` may still get another one
     from a transaction in progress."""
 
-    after: Mapping[TopicId, MessageId]
-    undecided: frozenset[TopicId]
+    after: Mapping[PartitionId, MessageId]
+    undecided: frozenset[PartitionId]
+
+
+@dataclass(frozen=True, slots=True)
+class _Offset:
+    partition: PartitionId
+    after: MessageId
+
+
+@dataclass(frozen=True, slots=True)
+class _Offsets:
+    offsets: tuple[_Offset, ...]
+    undecided: frozenset[PartitionId]
 
 
 def list_groups(namespace: str) -> Call[list[str]]:
-    path = _groups_path(check_name(namespace, what="namespace"))
-    return get(path, reply_texts)
+    name = check_name(namespace, what="namespace")
+    return call(operations.LIST_GROUPS, (name,), reply_texts)
 
 
 def get_group(group: GroupId) -> Call[Group]:
-    return get(group.path, lambda response: _group(group, reply_object(response)))
+    read = reply(Group, namespace=group.namespace)
+    return call(operations.GET_GROUP, group.parameters, read)
 
 
 def delete_group(group: GroupId) -> Call[None]:
-    return Call(Request(method="DELETE", path=group.path), nothing)
+    return call(operations.DELETE_GROUP, group.parameters, nothing)
+
+
+class PreferenceChanges(TypedDict, total=False):
+    """The preferences to change; None unsets one."""
+
+    start: GroupStartLike | None
+    isolation: IsolationLike | None
+    tags: str | None
+    retry: RetryPolicy | None
+    dead_letters: str | None
+
+
+def get_preferences(group: GroupId) -> Call[GroupPreferences]:
+    return call(operations.GET_GROUP_PREFERENCES, group.parameters, _read_preferences)
+
+
+def set_preferences(group: GroupId, preferences: GroupPreferences) -> Call[GroupPreferences]:
+    form = of_type(preferences, GroupPreferences, "preferences").to_form()
+    return call(operations.SET_GROUP_PREFERENCES, group.parameters, _read_preferences, form=form)
+
+
+def update_preferences(group: GroupId, changes: PreferenceChanges) -> Call[GroupPreferences]:
+    """Raises: BadRequestError, TypeError: a value is not valid, or there is no such preference."""
+    GroupPreferences(**changes)
+    return call(
+        operations.UPDATE_GROUP_PREFERENCES,
+        group.parameters,
+        _read_preferences,
+        form=body_of_changes(changes),
+    )
+
+
+def _read_preferences(response: Response) -> GroupPreferences:
+    return GroupPreferences().with_changes(reply_object(response))
 
 
 def get_offsets(group: GroupId) -> Call[CommittedOffsets]:
     def read(response: Response) -> CommittedOffsets:
-        form = reply_object(response)
-        found = [json_object(each) for each in json_array(form["offsets"])]
-        return CommittedOffsets(
-            after={
-                topic_id(group.namespace, text(each["partition"])): MessageId.from_hex(
-                    text(each["after"])
-                )
-                for each in found
-            },
-            undecided=_partitions(group, form["undecided"]),
-        )
+        found = from_json(_Offsets, reply_json(response), namespace=group.namespace)
+        after = {each.partition: each.after for each in found.offsets}
+        return CommittedOffsets(after=after, undecided=found.undecided)
 
-    return get(f"{group.path}/offsets", read)
+    return call(operations.GET_COMMITTED_OFFSETS, group.parameters, read)
 
 
-def reset_offsets(group: GroupId, offsets: Mapping[TopicId, IdOrHex | None]) -> Call[None]:
+def reset_offsets(group: GroupId, offsets: Mapping[P, IdOrHex | None]) -> Call[None]:
     body = {
         partition_name(partition): after.hex() if isinstance(after, MessageId) else after
         for partition, after in mapping(offsets, "offsets").items()
     }
-    return Call(_post(f"{group.path}/offsets/reset", {"offsets": body}), nothing)
+    return call(operations.RESET_OFFSETS, group.parameters, nothing, form={"offsets": body})
 
 
 def join(
@@ -113,10 +184,13 @@ def join(
     member_id: str,
     *,
     topics: Collection[TopicId],
+    start: str | None,
     assignor: str,
     instance_id: str | None,
     client: str,
 ) -> Call[MemberView]:
+    """`start`: where the group begins in topics that it subscribes to for the first time; None: as
+    its preferences say, or `earliest`."""
     body: dict[str, object] = {
         "memberId": member_id,
         "memberEpoch": JOIN,
@@ -124,19 +198,29 @@ def join(
         "assignor": assignor,
         "client": client,
     }
+    if start is not None:
+        body["start"] = start
     if instance_id is not None:
         body["instanceId"] = instance_id
     return _heartbeat(group, body)
 
 
 def heartbeat(
-    group: GroupId, member_id: str, *, epoch: int, group_epoch: int, owned: Collection[TopicId]
+    group: GroupId,
+    member_id: str,
+    *,
+    epoch: int,
+    group_epoch: int,
+    owned: Collection[PartitionId],
+    begun: Mapping[PartitionId, MessageId],
 ) -> Call[MemberView]:
+    """`begun`: the messages that the member has begun, and not committed."""
     body: dict[str, object] = {
         "memberId": member_id,
         "memberEpoch": epoch,
         "groupEpoch": group_epoch,
         "owned": sorted(each.name for each in owned),
+        "begun": _ids(begun),
     }
     return _heartbeat(group, body)
 
@@ -144,7 +228,7 @@ def heartbeat(
 def leave(group: GroupId, member_id: str, *, is_static: bool) -> Call[None]:
     epoch = _LEAVE_STATIC if is_static else _LEAVE
     body = {"memberId": member_id, "memberEpoch": epoch}
-    return Call(_post(f"{group.path}/heartbeat", body), nothing)
+    return call(operations.HEARTBEAT, group.parameters, nothing, form=body)
 
 
 def commit_offsets(
@@ -152,101 +236,40 @@ def commit_offsets(
     member_id: str,
     *,
     epoch: int,
-    offsets: Mapping[TopicId, MessageId],
+    offsets: Mapping[PartitionId, MessageId],
     pointer: int | None,
 ) -> Call[None]:
     """Commit offsets; with a write pointer as part of that transaction."""
     body: dict[str, object] = {
         "memberId": member_id,
         "memberEpoch": epoch,
-        "offsets": {partition.name: after.hex() for partition, after in offsets.items()},
+        "offsets": _ids(offsets),
     }
     if pointer is not None:
         body["transactionWritePointer"] = pointer_to_json(pointer)
-    return Call(_post(f"{group.path}/offsets", body), nothing)
+    return call(operations.COMMIT_OFFSETS, group.parameters, nothing, form=body)
 
 
-def partition_name(partition: TopicId) -> str:
+def report_begun(
+    group: GroupId, member_id: str, *, epoch: int, begun: Mapping[PartitionId, MessageId]
+) -> Call[None]:
+    """Tell the coordinator, durably, which messages the member is about to begin."""
+    body = {"memberId": member_id, "memberEpoch": epoch, "begun": _ids(begun)}
+    return call(operations.COMMIT_OFFSETS, group.parameters, nothing, form=body)
+
+
+def partition_name(partition: TopicLike) -> str:
     """The name of a partition. Raises: ValueError: it is a topic."""
-    if checked_topic(partition).number is None:
-        raise ValueError(
-            f"{partition} is a topic; name one of its partitions, as in topic.partition(0)"
-        )
-    return partition.name
+    found = topic_of(partition)
+    if found.number is None:
+        raise ValueError(f"{found} is a topic; name one of its partitions, as in '{found}/0'")
+    return found.name
 
 
-def _groups_path(namespace: str) -> str:
-    return f"/v1/namespaces/{quote(namespace)}/groups"
-
-
-def _post(path: str, body: Mapping[str, object]) -> Request:
-    # Repeated, each of these has no second effect: of two offsets, the higher one counts.
-    return Request(method="POST", path=path, form=body, is_repeatable=True)
+def _ids(messages: Mapping[PartitionId, MessageId]) -> dict[str, str]:
+    return {partition.name: id.hex() for partition, id in messages.items()}
 
 
 def _heartbeat(group: GroupId, body: Mapping[str, object]) -> Call[MemberView]:
-    def read(response: Response) -> MemberView:
-        form = reply_object(response)
-        return MemberView(
-            epoch=whole_number(form["memberEpoch"], what="memberEpoch"),
-            group_epoch=whole_number(form["groupEpoch"], what="groupEpoch"),
-            assigned=_partitions(group, form["assigned"]),
-            heartbeat_interval_s=_seconds(form["heartbeatInterval"]),
-            session_timeout_s=_seconds(form["sessionTimeout"]),
-        )
-
-    return Call(_post(f"{group.path}/heartbeat", body), read)
-
-
-def _partitions(group: GroupId, value: object) -> frozenset[TopicId]:
-    return frozenset(topic_id(group.namespace, each) for each in texts(value))
-
-
-def _seconds(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise BadRequestError(f"a number of seconds was expected, not {shown(value)}")
-    return value
-
-
-def _group(group: GroupId, form: Mapping[str, object]) -> Group:
-    return Group(
-        name=text(form["name"]),
-        state=text(form["state"]),
-        epoch=whole_number(form["epoch"], what="epoch"),
-        assignor=_maybe_text(form["assignor"]),
-        members=tuple(_member(group, json_object(each)) for each in json_array(form["members"])),
-        partitions=tuple(
-            _partition(group, json_object(each)) for each in json_array(form["partitions"])
-        ),
-    )
-
-
-def _member(group: GroupId, form: Mapping[str, object]) -> GroupMember:
-    return GroupMember(
-        member_id=text(form["memberId"]),
-        epoch=whole_number(form["memberEpoch"], what="memberEpoch"),
-        instance_id=_maybe_text(form["instanceId"]),
-        client=text(form["client"]),
-        topics=tuple(texts(form["topics"])),
-        assigned=tuple(topic_id(group.namespace, each) for each in texts(form["assigned"])),
-        target=tuple(topic_id(group.namespace, each) for each in texts(form["target"])),
-    )
-
-
-def _partition(group: GroupId, form: Mapping[str, object]) -> GroupPartition:
-    behind_ms = form["behindMs"]
-    return GroupPartition(
-        partition=topic_id(group.namespace, text(form["partition"])),
-        member_id=_maybe_text(form["memberId"]),
-        after=_maybe_id(form["after"]),
-        end=_maybe_id(form["end"]),
-        behind_ms=None if behind_ms is None else whole_number(behind_ms, what="behindMs"),
-    )
-
-
-def _maybe_text(value: object) -> str | None:
-    return None if value is None else text(value)
-
-
-def _maybe_id(value: object) -> MessageId | None:
-    return None if value is None else MessageId.from_hex(text(value))
+    read = reply(MemberView, namespace=group.namespace)
+    return call(operations.HEARTBEAT, group.parameters, read, form=body)

@@ -5,25 +5,27 @@ has nothing to deliver was then read beyond the message's id, and the list of pa
 after the message: a partition that was added later has later ids only.
 """
 
-import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heapify, heappop, heapreplace
 
-from tuff import calls
-from tuff.calls import LATEST, PollQuestion, Start
-from tuff.flows import Flow, Pause, ask, paused
-from tuff.protocol.errors import NotFoundError, TopicNotFoundError
+from tuff import reading, topic_calls
+from tuff.flows import Flow, ask
+from tuff.outages import Outages
+from tuff.protocol.errors import PartitionRequiredError, TopicNotFoundError
 from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId
 from tuff.protocol.requests import Message
+from tuff.reading import LATEST, PollQuestion, Start
 from tuff.replies import Poll
-from tuff.subscriber_flows import Outages, Subscription
+from tuff.subscriber_flows import Subscription
+from tuff.wire import members
 
 WAIT_S = 20.0  # seconds of one wait for news
-IDLE_S = 0.2  # seconds between two looks at all partitions, with a server that has no such wait
 
 Starts = Start | Mapping[int, MessageId | str] | None  # of all partitions, or behind an id of each
+OnPoll = Callable[[int, Poll], object]  # gets each reply of a partition, before its messages
 
 
 def question_of(number: int, start: Starts, question: PollQuestion) -> PollQuestion:
@@ -117,7 +119,8 @@ class Merge:
 
 class MergedSubscription:
     """Reads partitions continuously in one order, over restarts of the server. Belongs to one
-    thread or task. `numbers` None: all partitions, with those that are added later."""
+    thread or task. `numbers` None: all partitions, with those that are added later. `count_max`:
+    how many attempts in a row may fail while the server is away; None: any number."""
 
     def __init__(
         self,
@@ -126,7 +129,8 @@ class MergedSubscription:
         start: Starts,
         question: PollQuestion,
         *,
-        chance: Callable[[], float] = random.random,
+        count_max: int | None = None,
+        on_poll: OnPoll | None = None,
     ) -> None:
         if isinstance(start, Collection) and not isinstance(start, str | Mapping | MessageId):
             raise TypeError(
@@ -134,41 +138,59 @@ class MergedSubscription:
                 "gives each of them its start"
             )
         if numbers is not None:
-            calls.members(numbers, "partitions")
-        self._topic = calls.checked_topic(topic).base
+            members(numbers, "partitions")
+        self._topic = topic.base
         self._start = start
         self._question = question
-        self._outages = Outages(f"the subscription of {topic}", chance)
+        self._outages = Outages(f"the subscription of {topic}", count_max=count_max)
+        self._on_poll = on_poll
         self._merge = Merge()
         self._subscriptions: dict[int, Subscription] = {}
         self._follows = numbers is None
         self._has_begun = False  # whether the first partitions were read
-        self._can_wait = True  # an older server has no such call
         self._merge.set_partitions(numbers or ())
 
     def poll(self) -> Flow[list[tuple[int, Message]]]:
         """The next messages with their partitions; waits until there are some."""
         while True:
-            yield from self._read()
-            found = list(self._merge.ready())
+            found = yield from self.poll_within(WAIT_S)
             if found:
                 return found
-            yield from self._wait()
 
-    def _wait(self) -> Flow[None]:
+    def poll_within(self, wait_s: float) -> Flow[list[tuple[int, Message]]]:
+        """The next messages with their partitions, or none; waits once, up to `wait_s`."""
+        yield from self._read()
+        found = list(self._merge.ready())
+        if not found and wait_s > 0:
+            yield from self._wait(min(wait_s, WAIT_S))
+            yield from self._read()
+            found = list(self._merge.ready())
+        return found
+
+    def rest(self) -> Flow[list[tuple[int, Message]]]:
+        """The next messages with their partitions; none when all are read that can be read now."""
+        while True:
+            before = self._places()
+            yield from self._read()
+            found = list(self._merge.ready())
+            # A selection by tags may pass over many messages: then a poll brings none of them.
+            if found or self._merge.is_caught_up or self._places() == before:
+                return found
+
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that were read until now."""
+        return sorted(self._subscriptions)
+
+    def _places(self) -> dict[int, object]:
+        return {number: each.question.start for number, each in self._subscriptions.items()}
+
+    def _wait(self, wait_s: float) -> Flow[None]:
         """Wait until a partition that is behind has messages, or one was added."""
         after = self._merge.read_to()
-        question = replace(self._question, wait_s=WAIT_S)
-        call = calls.wait_for_partitions(self._topic, after, question, added=self._follows)
-        if self._can_wait:
-            try:
-                yield from self._outages.outlast(lambda: ask(call))
-            except NotFoundError as error:
-                if error.code != NotFoundError.code:
-                    raise
-                self._can_wait = False
-            return
-        yield from paused(Pause(IDLE_S))
+        question = replace(self._question, wait_s=wait_s)
+        call = reading.wait_for_partitions(self._topic, after, question, added=self._follows)
+        yield from self._outages.outlasting(lambda: ask(call))
 
     def _read(self) -> Flow[None]:
         """Poll the partitions that are behind, and those that were added since."""
@@ -176,7 +198,9 @@ class MergedSubscription:
             missing = yield from self._poll_behind()
             if not self._follows:
                 return
-            info = yield from self._outages.outlast(lambda: ask(calls.get_topic(self._topic)))
+            info = yield from self._outages.outlasting(
+                lambda: ask(topic_calls.get_topic(self._topic))
+            )
             numbers = {*info.partitions, *info.retired}
             for number in missing.keys() & numbers:
                 raise missing[number]
@@ -206,6 +230,37 @@ class MergedSubscription:
             if self._has_begun and start == LATEST:
                 start = None  # it was added since
             question = question_of(number, start, self._question)
-            found = Subscription(self._topic.partition(number), question)
+            found = Subscription(
+                self._topic.partition(number),
+                question,
+                outages=self._outages,
+                on_poll=None if self._on_poll is None else partial(self._on_poll, number),
+            )
             self._subscriptions[number] = found
         return found
+
+
+class TopicSubscription:
+    """Reads a topic continuously: its only partition by long polls; and once there are several, all
+    of them in one order, with those that are added later. Belongs to one thread or task."""
+
+    def __init__(self, topic: TopicId, question: PollQuestion) -> None:
+        self._topic = topic
+        self._single = Subscription(topic, question)
+        self._merged: MergedSubscription | None = None
+
+    def poll(self) -> Flow[list[Message]]:
+        """The next messages, or none when the wait was over."""
+        if self._merged is None:
+            try:
+                return list((yield from self._single.poll()))
+            except PartitionRequiredError:
+                # What was read until now was of partition 0, and ids of the others are later.
+                self._merged = merged_from(self._topic, self._single.question)
+        found = yield from self._merged.poll()
+        return [message for _, message in found]
+
+
+def merged_from(topic: TopicId, question: PollQuestion) -> MergedSubscription:
+    """All partitions of a topic, from the start of the question on."""
+    return MergedSubscription(topic, None, question.start, replace(question, wait_s=0.0))

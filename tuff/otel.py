@@ -10,7 +10,6 @@ the SDK: one that fails or hangs delays no call.
 """
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,34 +17,39 @@ from functools import partial
 from inspect import isawaitable
 from time import perf_counter
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from opentelemetry.context import Context
-from opentelemetry.metrics import MeterProvider, get_meter
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    Link,
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    TracerProvider,
-    get_current_span,
-    get_tracer,
-    set_span_in_context,
-    use_span,
-)
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-from tuff.calls import Call
-from tuff.new_messages import Checked, CheckedMessage
+from tuff.extras import Extra
+from tuff.flows import Call
+from tuff.protocol import operations
 from tuff.protocol.attributes import HEADERS_COUNT_MAX, NO_ATTRIBUTES, checked_attributes
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import TopicId
+from tuff.protocol.operations import Operation
 from tuff.protocol.requests import Message
+from tuff.publishing import Checked, CheckedMessage
 from tuff.replies import Poll
 from tuff.tracing import TRACING
 from tuff.version import __version__
+from tuff.wire import Request
+
+with Extra("tuff.otel", "otel"):
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider, get_meter
+    from opentelemetry.trace import (
+        INVALID_SPAN,
+        Link,
+        Span,
+        SpanKind,
+        Status,
+        StatusCode,
+        TracerProvider,
+        get_current_span,
+        get_tracer,
+        set_span_in_context,
+        use_span,
+    )
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 log = logging.getLogger(__name__)
 
@@ -59,22 +63,17 @@ _W3C = TraceContextTextMapPropagator()
 _CONTEXT_HEADERS = ("traceparent", "tracestate")
 
 
-# The last part of a call's path, by messaging.operation.type and .name.
-_OPERATIONS = {
-    "publish": ("send", "publish"),
-    "store": ("send", "store"),
-    "poll": ("receive", "poll"),
-    "run": ("send", "run"),
-    "commit": ("settle", "commit"),
-    "prepare": ("settle", "prepare"),
-    "resolve": ("settle", "resolve"),
-    "offsets": ("settle", "commit_offsets"),
+# messaging.operation.type and .name of the operations that are traced.
+_TRACED: Mapping[Operation, tuple[str, str]] = {
+    operations.PUBLISH: ("send", "publish"),
+    operations.STORE: ("send", "store"),
+    operations.POLL: ("receive", "poll"),
+    operations.RUN_TRANSACTION: ("send", "run"),
+    operations.COMMIT: ("settle", "commit"),
+    operations.PREPARE: ("settle", "prepare"),
+    operations.RESOLVE: ("settle", "resolve"),
+    operations.COMMIT_OFFSETS: ("settle", "commit_offsets"),
 }
-_PATH = re.compile(
-    r"/v1/(?:namespaces/([^/]+)/topics/([^/]+)/(publish|store|poll)"
-    r"|namespaces/([^/]+)/groups/([^/]+)/(offsets)"
-    r"|transactions/(?:[^/]+/)?(commit|run|prepare|resolve))$"
-)
 
 
 def instrument(
@@ -190,12 +189,13 @@ class _Tracer:
         traced.end(self._measures, None)
 
     def _begun(self, call: Call[Any], url: str) -> _TracedCall | None:
-        found = _PATH.search(call.request.path.partition("?")[0])
-        if found is None:
+        if call.request.operation not in _TRACED:
             return None
-        attributes = _attributes_of(found, url)
-        operation, topic = attributes["messaging.operation.name"], found[2]
-        name = f"{operation} {attributes['messaging.destination.name']}" if topic else operation
+        attributes = _attributes_of(call.request, url)
+        operation, topic = (
+            attributes.get(f"messaging.{each}.name") for each in ("operation", "destination")
+        )
+        name = operation if topic is None else f"{operation} {topic}"
         span = self._tracer.start_span(str(name), kind=SpanKind.CLIENT, attributes=attributes)
         request = replace(call.request, trace_headers=_headers_for(span))
         return _TracedCall(replace(call, request=request), span, attributes)
@@ -277,19 +277,19 @@ def _headers_for(span: Span) -> tuple[tuple[str, str], ...]:
     return tuple(headers.items())
 
 
-def _attributes_of(found: re.Match[str], url: str) -> Attributes:
-    """Those of a call, by its path."""
-    namespace, topic, of_topic, group_namespace, group, offsets, of_transaction = found.groups()
-    kind, name = _OPERATIONS[of_topic or offsets or of_transaction]
+def _attributes_of(request: Request, url: str) -> Attributes:
+    """The attributes of the span of a call."""
+    kind, name = _TRACED[request.operation]
     attributes = _attributes(name, kind, None)
     parts = urlsplit(url)
     attributes["server.address"] = parts.hostname or ""
     if parts.port is not None:
         attributes["server.port"] = parts.port
-    if topic is not None:
-        attributes["messaging.destination.name"] = f"{unquote(namespace)}:{unquote(topic)}"
-    if group is not None:
-        attributes["messaging.consumer.group.name"] = f"{unquote(group_namespace)}:{unquote(group)}"
+    given = dict(zip(request.operation.parameters, request.parameters, strict=True))
+    if "t" in given:
+        attributes["messaging.destination.name"] = f"{given['ns']}:{given['t']}"
+    if "g" in given:
+        attributes["messaging.consumer.group.name"] = f"{given['ns']}:{given['g']}"
     return attributes
 
 

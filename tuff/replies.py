@@ -1,10 +1,13 @@
-"""The results of the client's calls, as frozen values (protocol §2, §3, §5.2, §5.3)."""
+"""The results of the client's calls, as frozen values (protocol §2, §3, §5.2, §5.3).
+
+Their fields say what their JSON is (`tuff.protocol.json_objects`), in replies and with `--json`.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, overload
 
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.ids import MessageId, PartitionId, TopicId
 from tuff.protocol.requests import Message, RollbackDetail
 from tuff.protocol.transaction import (
     InvalidReason,
@@ -13,7 +16,14 @@ from tuff.protocol.transaction import (
     TransactionStatus,
     TransactionType,
 )
-from tuff.protocol.values import OpenStrEnum
+from tuff.protocol.values import (
+    Headers,
+    Member,
+    OpenStrEnum,
+    Pointer,
+    TopicNames,
+    frozen_value,
+)
 
 if TYPE_CHECKING:
     # Type checkers know this module, installed or not. A `Poll` is one of plain messages.
@@ -31,48 +41,134 @@ class TopicInfo:
     """A topic; `generation` is one higher after each re-creation. `partitions` are the numbers of
     those that take messages, and `retired` of those that can only be read."""
 
-    topic: TopicId
+    topic: Annotated[TopicId, Member(""), TopicNames("name")]
     generation: int
     properties: Mapping[str, str]
     partitions: tuple[int, ...] = (0,)
     retired: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """Ids of the first and the last row written; `rollback` is None without a transaction.
-    `partitions`: the numbers of those that have the rows, of a topic with several."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageCount:
+    """How many messages there are, or at least are if `is_lower_bound`. `oldest_ms`: the publish
+    time of the oldest, and `oldest_age_ms` its age by the clock of the server; None without any."""
 
-    first_id: MessageId
-    last_id: MessageId
-    rollback: RollbackDetail | None
+    count: int
+    is_lower_bound: bool
+    oldest_ms: int | None
+    oldest_age_ms: Annotated[int | None, Member("oldestAgeMs")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpace:
+    """The bytes of a topic that are live, and those that its files take, as the engine estimates
+    them: recent messages need not count. The rest was deleted or has expired."""
+
+    live_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """The space below the directory of one store: what is free, what the server keeps free, and
+    the size of its spare file. None: it is unknown now."""
+
+    name: str
+    directory: str
+    free_bytes: int | None
+    size_bytes: int | None
+    reserve_bytes: int | None
+    spare_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpace:
+    """The bytes that one table of the message store takes."""
+
+    name: str
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOfTopic:
+    """The space of a topic, as `TopicSpace`, with its name."""
+
+    topic: Annotated[TopicId, Member(""), TopicNames("name")]
+    live_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUse:
+    """The disks of a server, and the bytes that its message store takes: by table, and by topic of
+    the 100 that take most, of `topic_count`."""
+
+    disks: tuple[DiskSpace, ...]
+    tables: tuple[TableSpace, ...]
+    topics: tuple[SpaceOfTopic, ...]
+    topic_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """How many bytes a compaction freed; not `is_complete`: there is more to free, but not now."""
+
+    freed_bytes: int
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiringMessages:
+    """Messages that a shorter time to live lets expire at once: how many, or at least so many if
+    `is_lower_bound`; the publish time of the oldest of them, and that from which messages are kept,
+    in ms."""
+
+    count: Annotated[int, Member("messages")]
+    is_lower_bound: bool
+    oldest_ms: int
+    kept_from_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUpdate:
+    """What a change of properties makes of a topic; `expiring` is None if no message expires by
+    it."""
+
+    topic: Annotated[TopicId, Member(""), TopicNames("name")]
+    properties: Mapping[str, str]
+    partitions: tuple[int, ...]
+    retired: tuple[int, ...]
+    expiring: Annotated[ExpiringMessages | None, Member("expires")]
+
+
+@frozen_value(kw_only=True)
+class Published:
+    """What a publish has written: an id for each message, in their order.
+
+    Messages that enter the topic later have `delayed_ids` until then, and the others `ids`; with
+    the ack `none` there are neither. `rollback` is None without a transaction. `partitions`: the
+    numbers of those that have the messages, of a topic with several.
+    """
+
+    ids: Sequence[MessageId] = ()
+    delayed_ids: Sequence[str] = ()
+    rollback: RollbackDetail | None = None
     partitions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedDelayed:
-    """A publish of delayed messages, which have no message ids yet: their count, and the delayed
-    ids of the first and the last one. `rollback` is None without a transaction."""
-
-    count: int
-    first_id: str
-    last_id: str
-    rollback: RollbackDetail | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedMessage:
-    """A message that waits. It is due at `due_ms` since the epoch; `size` is that of its payload in
-    bytes, `ttl_s` its own time to live. `payload` is None unless it was asked for."""
+    """A message that waits. It is due at `due_ms` since the epoch; `size_bytes` is that of its
+    payload, `ttl_s` its own time to live. `payload` is None unless it was asked for."""
 
     id: str
     due_ms: int
-    size: int
+    size_bytes: Annotated[int, Member("size")]
     ttl_s: int | None
     payload: bytes | None
     key: bytes | None = None
     tags: tuple[str, ...] = ()
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +220,7 @@ class Splits(Sequence[Split]):
     """Consecutive parts of a range of a topic, and the topic's generation."""
 
     generation: int
-    parts: tuple[Split, ...]
+    parts: Annotated[tuple[Split, ...], Member("splits")]
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -143,7 +239,7 @@ class Hold:
     are ms since the epoch."""
 
     name: str
-    first: MessageId
+    first: Annotated[MessageId, Member("from")]
     set_at_ms: int
     expires_at_ms: int
 
@@ -165,7 +261,32 @@ class Offsets:
     generation: int
     earliest: MessageId | None
     end: MessageId | None
-    blocked_by: int | None
+    blocked_by: Pointer | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRow:
+    """A row of a topic as it is stored (protocol §3.13). `state` is the one in a new snapshot:
+    `committed`, `in_progress`, `invalid`, `rolled_back`, `expired`, `damaged` or `unknown`.
+
+    The row of messages that a transaction stored first has the id before that of its first message,
+    and their number as `message_count`.
+    """
+
+    id: MessageId
+    state: str
+    transaction_id: Pointer | None
+    message_count: int
+    size_bytes: Annotated[int, Member("size")]
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage:
+    """Rows of a topic, and the start of the next page; None: these are the last."""
+
+    rows: tuple[StoredRow, ...]
+    next_id: Annotated[MessageId | None, Member("next")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,15 +297,15 @@ class Explanation:
     reader waits. `elsewhere`: topics of other namespaces that have the message."""
 
     id: str
-    topic: TopicId
+    topic: Annotated[TopicId, Member(""), TopicNames("topic")]
     generation: int | None
-    is_visible: bool
+    is_visible: Annotated[bool, Member("visible")]
     reason: str
     detail: str
     advice: str
-    blocked_by: int | None = None
+    blocked_by: Pointer | None = None
     transaction: TransactionStatus | None = None
-    elsewhere: tuple[TopicId, ...] = ()
+    elsewhere: tuple[Annotated[TopicId, TopicNames("topic")], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,14 +317,14 @@ class Outcome:
     none or has ended.
     """
 
-    transaction_id: int
+    transaction_id: Pointer
     state: TransactionState
     type: TransactionType | None
     client: str | None
     started_at_ms: int | None
     expires_at_ms: int | None
     reason: InvalidReason | None
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] = ()
     lease_s: float | None = None
     lease_expires_at_ms: int | None = None
     database: str | None = None
@@ -215,7 +336,7 @@ class OpenTransaction:
     """A transaction in progress. Times are ms since the epoch; `topics` are `namespace:name`. The
     lease is None without one, and `database` and `prepared_at_ms` unless it is prepared."""
 
-    transaction_id: int
+    transaction_id: Pointer
     type: TransactionType
     client: str | None
     started_at_ms: int
@@ -243,7 +364,7 @@ class PreparedTransaction:
     in ms since the epoch. `blocks_readers`: False where it published nothing, and once its messages
     are set aside."""
 
-    transaction_id: int
+    transaction_id: Pointer
     database: str
     client: str | None
     prepared_at_ms: int
@@ -265,13 +386,13 @@ class Renewed:
 class Overview:
     """The state of the transaction service: pointers, counts, and the transactions in progress."""
 
-    read_pointer: int
-    write_pointer: int
+    read_pointer: Pointer
+    write_pointer: Pointer
     in_progress: tuple[OpenTransaction, ...]
     invalid_count: int
     committing_count: int
-    visibility_upper_bound: int
-    oldest_in_progress: int | None
+    visibility_upper_bound: Pointer
+    oldest_in_progress: Pointer | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,9 +404,9 @@ class Invalids:
     `swept_with` are of the last retention pass; None before the first.
     """
 
-    invalids: tuple[int, ...]
-    reasons: Mapping[InvalidReason, tuple[int, ...]]
-    prunable: tuple[int, ...]
+    invalids: tuple[Pointer, ...]
+    reasons: Mapping[InvalidReason, tuple[Pointer, ...]] = field(default_factory=dict)
+    prunable: tuple[Pointer, ...]
     swept_at_ms: int | None
     swept_with: str | None
 
@@ -295,8 +416,8 @@ class Truncated:
     """How many pointers were removed from the invalid list, and which were kept for a message
     row."""
 
-    removed_count: int
-    kept: tuple[int, ...]
+    removed_count: Annotated[int, Member("removed")]
+    kept: tuple[Pointer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +440,7 @@ class Sink:
     epoch: int
     run_id: str
     state: TransactionState
-    transaction_id: int
+    transaction_id: Pointer
     updated_at_ms: int
 
 
@@ -336,7 +457,7 @@ class HealthCheck:
     """The state of one component of the server, and the reason in one sentence."""
 
     status: HealthStatus
-    detail: str
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,7 +475,7 @@ class SnapshotFile:
     """A snapshot file of the transaction state, durably written."""
 
     file: str
-    size_bytes: int
+    size_bytes: Annotated[int, Member("bytes")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +483,7 @@ class ClusterServer:
     """A live server of a cluster. `topics` is the number of topics that it owns; a draining one
     takes no more."""
 
-    server_id: str
+    server_id: Annotated[str, Member("id")]
     incarnation: int
     url: str
     started_at_ms: int
@@ -374,7 +495,7 @@ class ClusterServer:
 class ClusterLeader:
     """The server of a cluster that leads transactions, and since which epoch."""
 
-    server_id: str
+    server_id: Annotated[str, Member("id")]
     epoch: int
     url: str
 
@@ -385,8 +506,8 @@ class ClusterState:
     server. `leader` is None while it knows none."""
 
     cluster_id: str
-    server_id: str
-    incarnation: int
+    server_id: Annotated[str, Member("server.id")]
+    incarnation: Annotated[int, Member("server.incarnation")]
     leader: ClusterLeader | None
     servers: tuple[ClusterServer, ...]
 
@@ -397,7 +518,7 @@ class TopicOwner:
     server, and has not started again since."""
 
     topic: TopicId
-    server_id: str | None
+    server_id: Annotated[str | None, Member("server")]
     incarnation: int
     epoch: int
     is_alive: bool
@@ -408,15 +529,15 @@ class TopicOwners:
     """A page of owners, by topic. `next_topic`: where the next page begins; None: it is the
     last."""
 
-    owners: tuple[TopicOwner, ...]
-    next_topic: TopicId | None
+    owners: Annotated[tuple[TopicOwner, ...], Member("topics")]
+    next_topic: Annotated[TopicId | None, Member("next")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
     """Whether a server of a cluster gives its topics away, and how many it still owns."""
 
-    server_id: str
+    server_id: Annotated[str, Member("server")]
     is_draining: bool
     topics: int
 
@@ -427,12 +548,12 @@ class GroupMember:
     that it shall have."""
 
     member_id: str
-    epoch: int
+    epoch: Annotated[int, Member("memberEpoch")]
     instance_id: str | None
     client: str
     topics: tuple[str, ...]
-    assigned: tuple[TopicId, ...]
-    target: tuple[TopicId, ...]
+    assigned: tuple[PartitionId, ...]
+    target: tuple[PartitionId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,7 +567,8 @@ class ShareGroup:
     name: str
     start: str
     order: str
-    lease: float  # seconds
+    tags: str | None
+    lease_s: float
     available: int
     blocked: int
     leased: int
@@ -455,20 +577,25 @@ class ShareGroup:
     done: int
     oldest: MessageId | None
     end: MessageId | None
-    behind_ms: int
+    behind_ms: Annotated[int, Member("behindMs")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPartition:
     """The progress of a consumer group in a partition: `after` is its committed offset, `end` the
-    id of the newest message, and `behind_ms` the time between the two, which is the lag. None: not
+    id of the newest message, and `behind_ms` the time between the two, 0 if nothing is unread.
+    `unread` is the number of messages that the group has not read, at least so many if
+    `is_lower_bound`, and `unread_age_ms` the age of the oldest of them, 0 without any. None: not
     known, or there is none."""
 
-    partition: TopicId
+    partition: PartitionId
     member_id: str | None
     after: MessageId | None
     end: MessageId | None
-    behind_ms: int | None
+    behind_ms: Annotated[int | None, Member("behindMs")]
+    unread: int | None
+    is_lower_bound: bool
+    unread_age_ms: Annotated[int | None, Member("unreadAgeMs")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from functools import cached_property
 from io import BytesIO
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-from tuff.client_errors import DeserializationError
+from tuff.errors import DeserializationError
+from tuff.extras import Extra
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
 
@@ -102,7 +103,7 @@ def json_serializer(
 
     `to_json`: the JSON form of a value: dicts with str keys, lists, str, numbers, bool, None.
     `from_json`: the value of such a form. What they raise is raised where a value is published, and
-    is the cause of a `tuff.DeserializationError` where one is read.
+    is the cause of a `tuff.errors.DeserializationError` where one is read.
     """
     return _Json(to_json, from_json)
 
@@ -117,14 +118,9 @@ def avro_serializer(schema: AvroSchema) -> Serializer[Any]:
         ModuleNotFoundError: fastavro is not installed (the extra `avro`).
         ValueError: this is no schema.
     """
-    try:
+    with Extra("avro_serializer", "avro"):
         import fastavro
         from fastavro.schema import SchemaParseException, UnknownType
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "avro_serializer needs fastavro, which is not installed; "
-            "pip install 'tuff-messaging[avro]'"
-        ) from error
     try:
         parsed = fastavro.parse_schema(schema)
     except (SchemaParseException, UnknownType, TypeError, KeyError) as error:
@@ -178,9 +174,9 @@ class TypedMessage(Generic[V]):
         return self.message.id
 
     @property
-    def timestamp(self) -> int:
-        """The publish time in ms."""
-        return self.message.timestamp
+    def timestamp_ms(self) -> int:
+        """The publish time."""
+        return self.message.timestamp_ms
 
     @property
     def key(self) -> bytes | None:
@@ -191,5 +187,5 @@ class TypedMessage(Generic[V]):
         return self.message.tags
 
     def header(self, name: str) -> bytes | None:
-        """As `tuff.Message.header`."""
+        """The last value of a header; see `tuff.Message.header`."""
         return self.message.header(name)

@@ -5,56 +5,39 @@ transactions (protocol §1, Clusters). A forwarded reply names that server, so t
 send later calls about the same subject there directly.
 """
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from tuff.calls import Call, Response
-from tuff.client_errors import ConnectionLostError
+from tuff.errors import ConnectionLostError
+from tuff.flows import is_passing
 from tuff.protocol.errors import (
     OwnershipMovingError,
     ShuttingDownError,
     StartingError,
     TuffError,
 )
-from tuff.retries import is_passing
+from tuff.protocol.operations import Server
+from tuff.wire import Request
 
 T = TypeVar("T")
 
 OWNER_COUNT_MAX = 10_000  # subjects; with their names about 2 MB
 
 OWNER_HEADER = "tuff-owner"
-TRANSACTIONS = "/v1/transactions"  # all calls about transactions and sinks go to their leader
-
-_TOPIC = re.compile(r"/v1/namespaces/[^/?]+/topics/[^/?]+")
-_OF_THE_LEADER = re.compile(r"/v1/(transactions|sinks)(?=[/?]|$)")
+TRANSACTIONS = "transactions"  # all calls about transactions and sinks go to their leader
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedReply(Generic[T]):
-    """The value of a reply; `owner_url`: the server that owns the subject, if a forwarded reply
-    names it."""
-
-    value: T
-    owner_url: str | None
-
-
-def with_owner(call: Call[T]) -> Call[OwnedReply[T]]:
-    """The same call; its value includes the owner."""
-
-    def read(response: Response) -> OwnedReply[T]:
-        return OwnedReply(call.read(response), response.headers.get(OWNER_HEADER))
-
-    return Call(call.request, read, call.unready_status)
-
-
-def subject_of(path: str) -> str | None:
-    """What has one owner in a cluster: the path of a topic, or `TRANSACTIONS`. None: every server
-    answers the call by itself."""
-    if (topic := _TOPIC.match(path)) is not None:
-        return topic[0]
-    return TRANSACTIONS if _OF_THE_LEADER.match(path) else None
+def subject_of(request: Request) -> str | None:
+    """What has one owner in a cluster: a topic, a consumer group, or `TRANSACTIONS`. None: every
+    server answers the call by itself."""
+    match request.operation.answered_by:
+        case Server.TOPIC_OWNER:
+            kind = request.operation.parameters[1]
+            return ":".join((kind, *request.parameters[:2]))
+        case Server.LEADER:
+            return TRANSACTIONS
+        case Server.ANY:
+            return None
 
 
 class Servers:
@@ -78,10 +61,8 @@ class Servers:
         return others if owner is None else list(dict.fromkeys([owner, *others]))
 
     def answered(self, subject: str | None, owner_url: str | None) -> None:
-        """Remember the owner of a subject that a reply names, if it is one of the addresses.
-
-        No other address gets a request, since requests have the token.
-        """
+        """Remember the owner of a subject that a forwarded reply names, if it is one of the
+        addresses. No other address gets a request, since requests have the token."""
         if subject is None or owner_url is None:
             return
         owner = self._by_url.get(_normal(owner_url))

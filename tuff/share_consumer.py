@@ -1,58 +1,71 @@
 """A worker of a share group: leases, renewals, acknowledgements, retries (protocol §3.12).
 
     background:  renew the leases of all messages that the worker has, three times in a lease
-    poll:        settle the previous batch; take the next one
+    poll:        settle the previous batch; take the next one; give up what killed other workers
     run:         process message by message; release, or give up, those that fail
 
-What both share is a mapping that is replaced as a whole.
+What both share are a mapping and a set that are replaced as a whole.
+
+An attempt is a beginning. The server counts the first message of a lease as begun; of the others,
+the worker says it when it renews or releases them.
 """
 
 import logging
-import random
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from tuff import share_calls
-from tuff.calls import Call, of_type
-from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit_protocol import Opened, during
-from tuff.consumer_flows import Open
 from tuff.consumer_plan import DeliveryMode, DeliveryModeLike
-from tuff.consumer_retries import ConsumerRetries, Failure
 from tuff.dead_letters import (
     SHARE_PREFIX,
+    Cause,
     DeadLetter,
-    RetryPolicy,
+    cause_of,
+    cause_of_deaths,
     dead_letter_topic_of,
-    reason_of,
 )
-from tuff.flows import Backoff, Flow, Hook, Pause, Stop, ask, hook, paused, unless
+from tuff.errors import OutcomeUnknownError, WrongStateError
+from tuff.failures import (
+    Failure,
+    Failures,
+    Letters,
+    Open,
+    check_signature,
+    failure_of,
+    given_up,
+)
+from tuff.flows import Call, Flow, Hook, Pause, ask, hook, is_passing, paused, unless
+from tuff.outages import Outages
 from tuff.protocol.errors import GroupExistsError, GroupNotFoundError, LeaseLostError, TuffError
+from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId
+from tuff.protocol.leases import AttemptReport, LeaseAction
 from tuff.protocol.requests import Message
-from tuff.retries import is_passing
+from tuff.reading import Start
 from tuff.share_calls import (
     ACKNOWLEDGED_COUNT_MAX,
     DELAY_S_MAX,
-    Action,
     Leased,
+    NotDone,
     ShareGroupId,
     ShareOrder,
-    ShareStart,
 )
+from tuff.stops import Stop
 from tuff.subscriber_flows import is_unrelated_to_messages
+from tuff.wire import of_type
 
 log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
 LONG_POLL_S = 20.0  # seconds
-RETRY_FIRST_S = 0.1  # seconds
-RETRY_S_MAX = 2.0  # seconds
 RENEWALS_COUNT = 3  # in one lease; two may be late
 
 
@@ -67,10 +80,13 @@ class SharePlan:
     group: ShareGroupId
     mode: DeliveryModeLike
     order: ShareOrder | None
-    start: ShareStart
+    tags: str | None
+    start: Start
     lease_s: float
     count: int
     retry: RetryPolicy | None
+    attempts_max: int | None = None  # to reach the server, in a row; None: it waits for it
+    attempts_min: int = 0  # that fail before a poll whose wait is over raises
 
     def __post_init__(self) -> None:
         if self.mode not in (DeliveryMode.AT_LEAST_ONCE, DeliveryMode.EXACTLY_ONCE):
@@ -102,13 +118,21 @@ class ShareConsumerFlows(Generic[C]):
     open_one: Open[C]
     elapsed_s: Callable[[], float]
     _held: Mapping[MessageId, Leased] = field(default_factory=dict)
+    _begun: frozenset[MessageId] = frozenset()  # of these, those that the program processes
     _transactions: list[_Opened[C]] = field(default_factory=list)
     _closing: Stop = field(default_factory=Stop)
     _stop: Stop = field(default_factory=Stop)
     _is_created: bool = False
-    _backoff: Backoff = field(
-        default_factory=lambda: Backoff(RETRY_FIRST_S, RETRY_S_MAX, random.random)
-    )
+    _outages: Outages = field(init=False)
+    _failures: Failures = field(init=False)
+    _letters: Letters = field(default_factory=Letters)
+
+    def __post_init__(self) -> None:
+        self._outages = Outages(
+            self, count_max=self.plan.attempts_max, count_min=self.plan.attempts_min
+        )
+        outage = () if self.plan.retry is None else self.plan.retry.outage
+        self._failures = Failures(self, outage, self._stop)
 
     def renewals(self) -> Flow[None]:
         """Renew leases until `close`."""
@@ -122,41 +146,64 @@ class ShareConsumerFlows(Generic[C]):
 
     def _renew(self) -> Flow[None]:
         held = [*self._held.values()]
+        begun = dict.fromkeys(self._begun, AttemptReport.BEGUN)
         for start in range(0, len(held), ACKNOWLEDGED_COUNT_MAX):
             part = held[start : start + ACKNOWLEDGED_COUNT_MAX]
             # Those that are lost were acknowledged meanwhile, or the acknowledgement will say so.
             yield from ask(
                 share_calls.acknowledge(
-                    self.plan.group, part, Action.RENEW, lease_s=self.plan.lease_s
+                    self.plan.group,
+                    part,
+                    LeaseAction.RENEW,
+                    attempts=begun,
+                    lease_s=self.plan.lease_s,
                 )
             )
 
     def poll(self, wait_s: float) -> Flow[tuple[Message, ...]]:
-        """The next messages, or none after `wait_s`."""
+        """The next messages, or none after `wait_s`, which may be infinite, or a stop. Raises:
+        TuffError: the server refuses; or no server answers, after the attempts of the plan, or
+        without such a bound when the wait is over."""
         until_s = self.elapsed_s() + wait_s
-        failed_count = 0
         while True:
             left_s = 0.0 if self._stop.is_set else max(0.0, until_s - self.elapsed_s())
             try:
                 yield from self._settle()
-                found = yield from self._lease(min(left_s, LONG_POLL_S))
-                failed_count = 0
+                found = yield from self._take(min(left_s, LONG_POLL_S))
             except TuffError as error:
-                if not is_passing(error):
+                if not self._outages.is_outage(error):
                     raise
-                found = None
-                failed_count += 1
-                if failed_count == 1:
-                    log.warning("%s waits for the server: %s", self, error.detail)
-            if found:
-                self._held = {each.message.id: each for each in found}
-                return tuple(each.message for each in found)
+                found = ()
+            else:
+                self._outages.end()
+            if found or self._stop.is_set:
+                return found
             left_s = until_s - self.elapsed_s()
-            if left_s <= 0 or self._stop.is_set:
+            if self._outages.is_over(left_s):
                 return ()
-            if failed_count:
-                seconds = min(left_s, self._backoff.pause(failed_count).seconds)
-                yield from unless(self._stop, paused(Pause(seconds)))
+            if self._outages.is_away:
+                yield from self._outages.wait_within(left_s, self._stop)
+
+    def _take(self, wait_s: float) -> Flow[tuple[Message, ...]]:
+        found = yield from self._lease(wait_s)
+        if found is None:
+            return ()
+        self._held = {each.message.id: each for each in found}
+        self._begun = frozenset()
+        yield from self._give_up_killers(found)
+        return tuple(each.message for each in self._held.values())
+
+    def _give_up_killers(self, found: Sequence[Leased]) -> Flow[None]:
+        """Give up the messages that the policy has no attempt left for: the workers that made the
+        last ones vanished, or could not say how they ended."""
+        retry = self.plan.retry
+        for each in found:
+            before = each.attempts - 1
+            if retry is None or not before or retry.delay_s(before) is not None:
+                continue
+            self._drop([each.message.id])
+            letter = self._letter(each, cause_of_deaths(each.lost, before), attempts=before)
+            yield from self._give_up(each, given_up(letter))
 
     def _lease(self, wait_s: float) -> Flow[list[Leased] | None]:
         if not self._is_created:
@@ -168,80 +215,112 @@ class ShareConsumerFlows(Generic[C]):
         return (yield from unless(self._stop, ask(call)))
 
     def _create(self) -> Flow[None]:
-        """Create the group, or check that it has the order that was asked for."""
+        """Create the group, or check that it has the order and tags that were asked for."""
         plan = self.plan
         try:
             found = yield from ask(share_calls.get_share_group(plan.group))
         except GroupNotFoundError:
             create = share_calls.create_share_group(
-                plan.group, start=plan.start, order=plan.order or "none", lease_s=plan.lease_s
+                plan.group,
+                start=plan.start,
+                order=plan.order or "none",
+                tags=plan.tags,
+                lease_s=plan.lease_s,
             )
             with suppress(GroupExistsError):  # another worker was faster
                 yield from ask(create)
             found = yield from ask(share_calls.get_share_group(plan.group))
-        if plan.order is not None and found.order != plan.order:
+        asked = (plan.order or found.order, plan.tags or found.tags)
+        if asked != (found.order, found.tags):
             raise GroupExistsError(
-                f"the share group {plan.group} exists already, with order {found.order}; name the "
-                "same, or delete it"
+                f"the share group {plan.group} exists already, with order {found.order} and tags "
+                f"{found.tags}; name the same, or delete it"
             )
 
     def attempt(self, message: Message) -> int:
-        """How often a message of the newest batch was given out."""
+        """The number of this attempt of a message of the newest batch."""
         return self._held_ones([message])[0].attempts
 
     def accept(self, messages: Sequence[Message]) -> Flow[bool]:
         """Accept messages of the newest batch; whether all of it counts."""
         if self.plan.mode != DeliveryMode.AT_LEAST_ONCE:
             raise WrongStateError("with exactly_once, messages are accepted by their transaction")
-        return (yield from self._acknowledge(self._held_ones(messages), Action.ACCEPT))
+        not_done = yield from self._acknowledge(self._held_ones(messages), LeaseAction.ACCEPT)
+        return not not_done.lost
 
-    def nack(self, message: Message, *, reason: str, delay_s: float | None) -> Flow[None]:
+    def nack(self, message: Message, *, cause: Cause, delay_s: float | None) -> Flow[None]:
         """Give a message of the newest batch back. If that fails, its lease ends."""
         (held,) = self._held_ones([message])
         self._drop([message.id])  # first: it must not be accepted, whatever happens
         retry = self.plan.retry
-        by_policy_s = None if retry is None else retry.delay_s(held.attempts)
-        if retry is not None and by_policy_s is None:
-            yield from self._give_up(held, retry, reason)
+        if retry is not None:
+            failure = failure_of(retry, self._letter(held, cause), delay_s=delay_s)
+            if failure.delay_s is None:
+                yield from self._give_up(held, failure)
+                return
+            delay_s = failure.delay_s
+        in_s = min(delay_s or 0.0, DELAY_S_MAX)
+        attempts = {message.id: AttemptReport.BEGUN}
+        not_done = yield from self._acknowledge(
+            [held], LeaseAction.RELEASE, attempts=attempts, delay_s=in_s
+        )
+        if not not_done.expiring:
             return
-        chosen_s = by_policy_s if delay_s is None else delay_s
-        yield from self._acknowledge(
-            [held], Action.RELEASE, delay_s=min(chosen_s or 0.0, DELAY_S_MAX)
+        expires = f"it expires before its retry in {in_s:g} s"
+        if retry is None:
+            log.warning("%s does not try %s again: %s", self, message.id.hex(), expires)
+        else:
+            cause = replace(cause, reason=f"{cause.reason} ({expires})")
+            yield from self._give_up(held, given_up(self._letter(held, cause)))
+
+    def _letter(self, held: Leased, cause: Cause, *, attempts: int | None = None) -> DeadLetter:
+        return DeadLetter(
+            topic=held.partition,
+            message=held.message,
+            reason=cause.reason,
+            attempts=held.attempts if attempts is None else attempts,
+            group=f"{SHARE_PREFIX}{self.plan.group.name}",
+            traceback=cause.traceback,
         )
 
-    def _give_up(self, held: Leased, retry: RetryPolicy, reason: str) -> Flow[None]:
+    def _give_up(self, held: Leased, failure: Failure) -> Flow[None]:
         """Publish the dead letter, and reject the message, in one transaction."""
-        group = self.plan.group
-        letter = DeadLetter(
-            topic=group.topic,
-            message=held.message,
-            reason=reason,
-            attempts=held.attempts,
-            group=f"{SHARE_PREFIX}{group.name}",
-        )
-        retries = ConsumerRetries(
-            retry,
-            group.name,
-            (group.topic.base,),
-            lambda offsets: self.open_one((), offsets, None),
-            self.elapsed_s,
-        )
-        reject = partial(share_calls.acknowledge_in, group, [held], Action.REJECT)
+        reject = partial(share_calls.acknowledge_in, self.plan.group, [held], LeaseAction.REJECT)
         try:
-            yield from retries.give(reject, [Failure(letter, None)])
+            opening = partial(self.open_one, (), reject, None)
+            (given,) = yield from self._letters.give(opening, [failure])
         except (LeaseLostError, OutcomeUnknownError) as error:
             log.warning("%s: a message may be tried again: %s", self, error.detail)
+        else:
+            self._failures.gave_up(given.letter, given.target)
+
+    def begin(self, message: Message) -> None:
+        """The program processes a message of the newest batch now."""
+        if message.id in self._held:
+            self._begun |= {message.id}
+
+    def accept_handed_out(self, batch: Collection[Message]) -> Flow[None]:
+        """The program has ended without an error: what it had begun is done, and this batch."""
+        if self.plan.mode == DeliveryMode.AT_LEAST_ONCE:
+            done = self._begun | {each.id for each in batch}
+            held = [each for id, each in self._held.items() if id in done]
+            yield from self._quietly(self._accept(held))
+
+    def _accept(self, held: Sequence[Leased]) -> Flow[None]:
+        yield from self._acknowledge(held, LeaseAction.ACCEPT)
 
     def acceptance_of(self, messages: Sequence[Message]) -> Callable[[int], Call[None]]:
         """The acceptance of messages as part of the transaction with that write pointer."""
         if self.plan.mode != DeliveryMode.EXACTLY_ONCE:
             raise WrongStateError('transactions of messages need mode="exactly_once"')
         held = self._held_ones(messages)
-        return partial(share_calls.acknowledge_in, self.plan.group, held, Action.ACCEPT)
+        return partial(share_calls.acknowledge_in, self.plan.group, held, LeaseAction.ACCEPT)
 
     def opened(self, opened: Opened[C], messages: Sequence[Message]) -> C:
         """Remember a transaction of messages; returns its context."""
-        self._transactions.append(_Opened(opened, tuple(each.id for each in messages)))
+        ids = tuple(each.id for each in messages)
+        self._begun |= frozenset(ids)
+        self._transactions.append(_Opened(opened, ids))
         return opened.context
 
     def open_for(
@@ -260,16 +339,18 @@ class ShareConsumerFlows(Generic[C]):
         process: Callable[..., object],
         participants: Collection[Any],
         *,
-        wait_s: float,
         timeout_s: float | None,
     ) -> Flow[None]:
         """Process messages until `stop`. Raises: Exception: what `process` raises, without a retry
         policy."""
+        is_exact = self.plan.mode == DeliveryMode.EXACTLY_ONCE
+        check_signature(process, *(("message", "tx") if is_exact else ("message",)))
+        work = partial(self._work, process, participants, timeout_s)
         while not self._stop.is_set:
-            left = deque((yield from self.poll(wait_s)))
+            left = deque((yield from self.poll(math.inf)))
             try:
                 while left and not self._stop.is_set:
-                    yield from self._process(left[0], process, participants, timeout_s)
+                    yield from self._process(left[0], work(left[0]))
                     left.popleft()
             except GeneratorExit:
                 raise
@@ -281,48 +362,66 @@ class ShareConsumerFlows(Generic[C]):
         self._stop.clear()
         yield from self._quietly(self._settle())
 
-    def _process(
+    def _process(self, message: Message, work: Flow[None]) -> Flow[None]:
+        self._begun |= {message.id}
+        attempt = yield from self._failures.attempt(work, _is_outside)
+        if not attempt.counts:
+            self._begun -= {message.id}
+            yield from self._quietly(self._release([message]))
+            yield from self._failures.before_again(attempt.error)
+        elif attempt.error is not None:
+            if self.plan.retry is None:
+                raise attempt.error
+            yield from self._failed(message, attempt.error)
+
+    def _work(
         self,
-        message: Message,
         process: Callable[..., object],
         participants: Collection[Any],
         timeout_s: float | None,
+        message: Message,
     ) -> Flow[None]:
-        try:
-            if self.plan.mode == DeliveryMode.AT_LEAST_ONCE:
-                yield Hook(partial(process, message))
-            else:
-                opened = self.open_for([message], participants, timeout_s)
-                work = hook(partial(process, message, opened.context))
-                yield from during(opened.protocol, work)
-        except OutcomeUnknownError:
-            raise
-        except Exception as error:
-            if not (isinstance(error, TuffError) and _is_outside(error)):
-                if self.plan.retry is None:
-                    raise
-                yield from self._failed(message, error)
-                return
-            log.warning("%s releases a message: %s", self, error.detail)
-            yield from self._quietly(self._release([message]))
-            yield self._backoff.pause(1)
+        if self.plan.mode == DeliveryMode.AT_LEAST_ONCE:
+            yield Hook(partial(process, message))
+            return
+        opened = self.open_for([message], participants, timeout_s)
+        yield from during(opened.protocol, hook(partial(process, message, opened.context)))
 
     def _failed(self, message: Message, error: Exception) -> Flow[None]:
         try:
-            yield from self.nack(message, reason=reason_of(error), delay_s=None)
+            attempts = self.attempt(message)
+            partition = self._held[message.id].partition
+            self._failures.failed(partition, message.id, attempts, error)
+            yield from self.nack(message, cause=cause_of(error), delay_s=None)
         except TuffError as refusal:
             if not _is_outside(refusal):
                 raise
             log.warning("%s: a message waits until its lease ends: %s", self, refusal.detail)
+        yield from self._failures.pause()
 
-    def leave(self) -> Flow[None]:
-        """Release what was not acknowledged, so that other workers get it at once."""
+    def leave(self, *, has_failed: bool) -> Flow[None]:
+        """Release what was not acknowledged, so that other workers get it at once. `has_failed`:
+        the program ends by an error, which may be that of a message it has polled."""
         self._drop_committed()
-        yield from self._quietly(self._release([each.message for each in self._held.values()]))
+        unsaid = AttemptReport.NONE
+        if has_failed and not self._begun:
+            unsaid = AttemptReport.BEGUN if len(self._held) == 1 else AttemptReport.UNKNOWN
+        held = [each.message for each in self._held.values()]
+        yield from self._quietly(self._release(held, unsaid=unsaid))
 
     def stop(self) -> None:
-        """Let `run` return after its message."""
+        """Let `run` return after its message, or an iteration after its step."""
         self._stop.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called since the last run or iteration ended."""
+        return self._stop.is_set
+
+    def end_iteration(self, batch: Collection[Message]) -> Flow[None]:
+        """Let the next run or iteration work, and accept what this one has handed out."""
+        self._stop.clear()
+        yield from self.accept_handed_out(batch)
 
     def close(self) -> None:
         """Let `renewals` return."""
@@ -336,9 +435,10 @@ class ShareConsumerFlows(Generic[C]):
         self._drop_committed()
         self._transactions.clear()
         yield from self._release(left)
-        held = [*self._held.values()]
-        is_accepted = self.plan.mode == DeliveryMode.AT_LEAST_ONCE
-        yield from self._acknowledge(held, Action.ACCEPT if is_accepted else Action.RELEASE)
+        if self.plan.mode == DeliveryMode.AT_LEAST_ONCE:
+            yield from self._acknowledge([*self._held.values()], LeaseAction.ACCEPT)
+        else:
+            yield from self._release([each.message for each in self._held.values()])
 
     def _drop_committed(self) -> None:
         """The messages of these transactions were accepted with their commit."""
@@ -346,24 +446,39 @@ class ShareConsumerFlows(Generic[C]):
             if each.opened.protocol.has_committed:
                 self._drop(each.ids)
 
-    def _release(self, messages: Collection[Message]) -> Flow[None]:
+    def _release(
+        self, messages: Collection[Message], *, unsaid: AttemptReport = AttemptReport.NONE
+    ) -> Flow[None]:
+        """`unsaid`: of those messages that are not known to have been begun."""
         held = [self._held[each.id] for each in messages if each.id in self._held]
-        self._drop([each.message.id for each in held])
-        yield from self._acknowledge(held, Action.RELEASE)
+        attempts = {
+            each.message.id: AttemptReport.BEGUN if each.message.id in self._begun else unsaid
+            for each in held
+        }
+        self._drop(attempts)
+        yield from self._acknowledge(held, LeaseAction.RELEASE, attempts=attempts)
 
     def _acknowledge(
-        self, held: Sequence[Leased], action: Action, *, delay_s: float | None = None
-    ) -> Flow[bool]:
-        """Whether all of it counts: then no other worker has one of the messages."""
-        lost_count = 0
+        self,
+        held: Sequence[Leased],
+        action: LeaseAction,
+        *,
+        attempts: Mapping[MessageId, AttemptReport] = MappingProxyType({}),
+        delay_s: float | None = None,
+    ) -> Flow[NotDone]:
+        not_done = NotDone([], [])
         for start in range(0, len(held), ACKNOWLEDGED_COUNT_MAX):
             part = held[start : start + ACKNOWLEDGED_COUNT_MAX]
-            call = share_calls.acknowledge(self.plan.group, part, action, delay_s=delay_s)
-            lost_count += len((yield from ask(call)))
+            call = share_calls.acknowledge(
+                self.plan.group, part, action, attempts=attempts, delay_s=delay_s
+            )
+            lost, expiring = yield from ask(call)
+            not_done.lost.extend(lost)
+            not_done.expiring.extend(expiring)
             self._drop([each.message.id for each in part])
-        if lost_count:
-            log.warning("%s: other workers process %d of its messages", self, lost_count)
-        return lost_count == 0
+        if not_done.lost:
+            log.warning("%s: other workers process %d of its messages", self, len(not_done.lost))
+        return not_done
 
     def _quietly(self, flow: Flow[None]) -> Flow[None]:
         """A flow whose failure only means that leases have to run out."""
@@ -384,6 +499,7 @@ class ShareConsumerFlows(Generic[C]):
 
     def _drop(self, ids: Collection[MessageId]) -> None:
         self._held = {each: held for each, held in self._held.items() if each not in ids}
+        self._begun -= frozenset(ids)
 
     def __str__(self) -> str:
         return f"a worker of the share group {self.plan.group}"

@@ -1,8 +1,8 @@
 """Consumers of a topic: `subscribe` reads continuously, `subscriber` processes each message exactly
 once.
 
-    step := poll from the stored position; in one transaction: check that the stored position has
-            not moved, process, store the new position
+    step := poll a partition from its stored position; in one transaction: check that the stored
+            position has not moved, process, store the new position
 
 Exactly once is with respect to one participant. If two subscribers have the same name, or one is
 killed and started again, only one of them can take a batch: the second finds that the stored
@@ -11,33 +11,35 @@ position has moved, or its commit conflicts with that of the first.
 
 import logging
 import random
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import iscoroutinefunction
+from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
-from tuff import calls
-from tuff.calls import LATEST, Call, PollQuestion
-from tuff.client_errors import OutcomeUnknownError, WrongStateError
+from tuff import reading, topic_calls
 from tuff.commit_protocol import Opened, during
-from tuff.dead_letters import DeadLetter, dead_letter_topic_of, reason_of
-from tuff.flows import Backoff, Flow, Hook, Stop, StoppedError, ask, paused, unless
-from tuff.participant import AsyncPositions, Positions, TransactionAware
+from tuff.dead_letters import DeadLetter, cause_of, dead_letter_topic_of
+from tuff.errors import OutcomeUnknownError, WrongStateError
+from tuff.failures import Failures, Letters, check_signature, given_up
+from tuff.flows import Backoff, Call, Flow, Hook, Retries, ask, is_passing, paused, unless
+from tuff.group_calls import partition_name
+from tuff.outages import Outages
+from tuff.participant import TransactionAware
 from tuff.protocol.errors import (
-    RequestTooLargeError,
-    TopicExistsError,
     TopicNotFoundError,
     TransactionConflictError,
     TransactionInvalidatedError,
     TuffError,
 )
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.group_preferences import check_outage
+from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId, TopicId, TopicLike, topic_of
 from tuff.protocol.requests import Message
 from tuff.protocol.transaction import InvalidReason
-from tuff.replies import Offsets, Poll
-from tuff.retries import Retries, is_passing
+from tuff.reading import LATEST, PollQuestion, with_fixed_start
+from tuff.replies import Poll
+from tuff.stops import Stop, StoppedError
 from tuff.tracing import processing
 
 log = logging.getLogger(__name__)
@@ -46,15 +48,14 @@ C = TypeVar("C")
 T = TypeVar("T")
 C_contra = TypeVar("C_contra", contravariant=True)
 
-RECONNECT_FIRST_S = 0.1  # seconds; a server that restarts is back within one or two
-RECONNECT_S_MAX = 5.0  # seconds; what a reader adds to the time that a server is away
 BACKOFF_FIRST_S = 0.5  # seconds; five attempts take up to eight, so a temporary cause can pass
 BACKOFF_S_MAX = 5.0  # seconds
+REPORT_S = 5.0  # seconds between two reports of a position, each of which is a write of the server
+LIST_S = 5.0  # seconds between two looks for partitions that were added, while messages come
 POLL_WAIT_S_MAX = (
     30.0  # seconds of one poll; a server accepts 60, and a longer wait is several polls
 )
 ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs
-PARTITION_ROW_PREFIX = b"\x00tuff:partition-position:"
 
 
 class Subscription:
@@ -62,7 +63,8 @@ class Subscription:
     §3.4). Belongs to one thread or task.
 
     The position after each reply is its `Tuff-Next`, and a poll whose reply is lost is repeated. So
-    no message is skipped, and none comes twice.
+    no message is skipped, and none comes twice. `on_poll` gets each reply first. If it raises an
+    error of a server that is away, the poll is repeated.
     """
 
     def __init__(
@@ -70,76 +72,97 @@ class Subscription:
         topic: TopicId,
         question: PollQuestion,
         *,
-        chance: Callable[[], float] = random.random,
+        outages: Outages | None = None,
+        on_poll: Callable[[Poll], object] | None = None,
     ) -> None:
         self._topic = topic
-        self._question = question
-        self._outages = Outages(f"the subscription of {topic}", chance)
+        self.question = question  # the next poll
+        self._outages = outages or Outages(f"the subscription of {topic}")
+        self._on_poll = on_poll
 
     def poll(self) -> Flow[Poll]:
         """The next messages, or none when the wait was over; however long the server is away."""
-        poll = yield from self._outages.outlast(self._poll)
-        self._question = replace(self._question, start=poll.next_id, inclusive=False)
+        poll = yield from self._outages.outlasting(self._poll)
+        self.question = replace(self.question, start=poll.next_id, inclusive=False)
         return poll
 
     def _poll(self) -> Flow[Poll]:
-        self._question = yield from with_fixed_start(self._topic, self._question, ask)
-        return (yield from ask(calls.poll(self._topic, self._question)))
+        self.question = yield from with_fixed_start(self._topic, self.question, ask)
+        poll = yield from ask(reading.poll(self._topic, self.question))
+        if self._on_poll is not None:
+            self._on_poll(poll)
+        return poll
 
 
-class Outages:
-    """Repeats what a reader asks while the server is away. Belongs to one thread or task."""
-
-    def __init__(self, reader: str, chance: Callable[[], float]) -> None:
-        self._backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_S_MAX, chance)
-        self._outage = _Outage(reader)
-
-    def outlast(self, make: Callable[[], Flow[T]]) -> Flow[T]:
-        """The result of such a flow, which only reads."""
-        failed_count = 0
-        while True:
-            try:
-                result = yield from make()
-            except TuffError as error:
-                if not is_passing(error):
-                    raise
-                self._outage.begin(error)
-                failed_count += 1
-                at_least_s = min(error.retry_after_s, RECONNECT_S_MAX)
-            else:
-                self._outage.end()
-                return result
-            yield self._backoff.pause(failed_count, at_least_s=at_least_s)
+_Positions = dict[PartitionId, MessageId | None]  # None: there is none yet
 
 
 class _Save(Protocol[C_contra]):
-    def __call__(self, id: MessageId, tx: C_contra, /) -> object: ...
+    def __call__(self, partition: PartitionId, id: MessageId, tx: C_contra, /) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberPlan(Generic[C]):
-    """What a subscriber reads and does. `open_one` makes a transaction context in which the
-    participant of `load` and `save` takes part."""
+    """What a subscriber reads and does. `topic`: all partitions of a topic, or one of them.
+    `open_one` makes a transaction context in which the participant of `load` and `save` takes part.
+    The server learns the positions by `name`."""
 
     topic: TopicId
     question: PollQuestion
     process: Callable[[Sequence[Message], C], object]
     open_one: Callable[[], Opened[C]]
-    load: Callable[[], object]
+    load: Callable[[PartitionId], object]
     save: _Save[C]
     attempts: int
     dead_letters: TopicId | None
+    outage: tuple[type[BaseException], ...]  # errors of `process` that say that something is away
+    name: str | None  # of the positions that show how far the subscriber is; None: none does
 
     def __post_init__(self) -> None:
-        calls.checked_topic(self.topic)
-        if self.dead_letters is not None:
-            calls.checked_topic(self.dead_letters)
+        check_outage(self.outage)
+        check_signature(self.process, "messages", "tx")
         if self.attempts < 1:
             raise ValueError(f"attempts is a number from 1 on, not {self.attempts}")
+        if self.dead_letters is None:
+            dead_letter_topic_of(self.topic)  # raises: the name is too long
+
+
+@dataclass(slots=True)
+class _Partition:
+    """How far the subscriber is in one partition."""
+
+    id: PartitionId
+    question: PollQuestion | None = None  # the next poll; None: load the position first
+    stored: MessageId | None = None  # the position, as this subscriber knows it
+    reported: MessageId | None = None  # the position that the server knows
+    alone_through: MessageId | None = None  # up to this id each message is a batch
+    failed_count: int = 0  # attempts of the current batch
+
+    def begin(self, stored: MessageId | None, question: PollQuestion) -> None:
+        """Continue behind the stored position; None: as the question says."""
+        if stored != self.stored:
+            # Another subscriber of this name has processed the batch that failed here.
+            self.alone_through, self.failed_count = None, 0
+        self._continue_at(stored, question)
+
+    def advance(self, poll: Poll, question: PollQuestion) -> None:
+        """The messages of the poll are done, and its end is stored."""
+        self._continue_at(poll.next_id, question)
+        if self.alone_through is not None and poll[-1].id >= self.alone_through:
+            self.alone_through = None
+        # The batch that failed counts as the first attempt of each of its messages.
+        self.failed_count = 0 if self.alone_through is None else 1
+
+    def _continue_at(self, stored: MessageId | None, question: PollQuestion) -> None:
+        self.stored = stored
+        self.question = (
+            question if stored is None else replace(question, start=stored, inclusive=False)
+        )
 
 
 class SubscriberFlows(Generic[C]):
-    """The work of a subscriber as flows. Belongs to one thread or task; `stop` may be called from
+    """The work of a subscriber as flows. Each partition has its own position, and a batch is of one
+    partition; the partitions take turns. Belongs to one thread or task; `stop` may be called from
     any."""
 
     def __init__(
@@ -148,21 +171,24 @@ class SubscriberFlows(Generic[C]):
         retries: Retries,
         *,
         chance: Callable[[], float] = random.random,
+        elapsed_s: Callable[[], float] = perf_counter,
     ) -> None:
         self._plan = plan
+        self._question = replace(plan.question, wait_s=0.0)  # of each partition, at the beginning
+        self._elapsed_s = elapsed_s
+        self._report_due_s = 0.0
+        self._is_report_refused = False
         self._retries = retries
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_S_MAX, chance)
-        self._dead_letters = plan.dead_letters or dead_letter_topic_of(plan.topic)
-        # Where to begin while no position is stored. `latest` is looked up once: looked up again
-        # after a batch that failed, it would skip that batch.
-        self._beginning = plan.question
-        self._question: PollQuestion | None = None  # the next poll; None: load the position first
-        self._stored: MessageId | None = None  # the position, as this subscriber knows it
-        self._alone_through: MessageId | None = None  # up to this id each message is a batch
-        self._failed_count = 0  # attempts of the current batch
-        self._outage = _Outage(f"the subscriber of {plan.topic}")
+        self._letters = Letters(retries)
+        self._partitions: dict[int, _Partition] = {}
+        self._list_due_s = 0.0
+        self._turn = 0  # which partition is read first
+        self._outages = Outages(f"the subscriber of {plan.topic}", chance=chance)
         self._is_working = False
         self._stop = Stop()
+        consumer = f"the subscriber of {plan.topic}"
+        self._failures = Failures(consumer, plan.outage, self._stop, chance)
 
     def stop(self) -> None:
         """Let `run` return after its batch, and at once while it waits for messages, for the
@@ -199,7 +225,6 @@ class SubscriberFlows(Generic[C]):
             self._is_working = False
 
     def _run(self) -> Flow[None]:
-        away_count = 0
         if self._stop.is_set:
             # For example by a signal before the thread ran, or between two runs.
             log.warning(
@@ -207,23 +232,25 @@ class SubscriberFlows(Generic[C]):
                 "next run works again",
                 self._plan.topic,
             )
+        unrelated_count = 0
         while not self._stop.is_set:
             try:
                 yield from self._one_step()
+            except OutcomeUnknownError:
+                raise  # the program must learn that it is unknown whether a batch was committed
             except TuffError as error:
-                # The program must learn that it is unknown whether a batch was committed.
-                is_unknown = isinstance(error, OutcomeUnknownError)
-                if is_unknown or not (is_passing(error) or is_unrelated_to_messages(error)):
+                if self._outages.is_outage(error):
+                    yield from self._outages.wait(self._stop)
+                    continue
+                if not is_unrelated_to_messages(error):
                     raise
-                if is_passing(error):
-                    self._outage.begin(error)
-                away_count += 1
-                at_least_s = min(error.retry_after_s, BACKOFF_S_MAX)
+                unrelated_count += 1
+                yield from self._pause(unrelated_count)
             else:
-                self._outage.end()
-                away_count = 0
-                continue
-            yield from self._pause(away_count, at_least_s=at_least_s)
+                self._outages.end()
+                unrelated_count = 0
+        self._report_due_s = 0.0
+        yield from self._report()
         self._stop.clear()
 
     def step(self) -> Flow[int]:
@@ -245,68 +272,232 @@ class SubscriberFlows(Generic[C]):
 
     def _step(self) -> Flow[int]:
         while True:
-            if self._question is None:
-                self._question = yield from self._find_start()
-            poll = yield from self._wait_for_messages(self._question)
-            if not poll:
+            yield from self._report()
+            found = yield from self._wait_for_messages()
+            if found is None:
                 return 0
-            count = yield from self._try(poll)
+            count = yield from self._try(*found)
+            yield from self._report()
             if count or self._stop.is_set:
                 return count
 
-    def _find_start(self) -> Flow[PollQuestion]:
-        opened = self._plan.open_one()
-        stored = yield from during(opened.protocol, self._load(), self._stop)
-        if stored != self._stored:
-            # Another subscriber of this name has processed the batch that failed here.
-            self._alone_through = None
-            self._failed_count = 0
-        self._stored = stored
-        if self._stored is None:
-            looking_up = with_fixed_start(self._plan.topic, self._beginning, self._retries.ask)
-            found = yield from unless(self._stop, looking_up)
-            if found is None:
-                raise StoppedError
-            self._beginning = found
-            return found
-        return replace(self._plan.question, start=self._stored, inclusive=False)
+    def _report(self) -> Flow[None]:
+        """Let the server know the stored positions, for its lag, every few seconds. The stored ones
+        are what counts, so a report that fails is only logged."""
+        name, now_s = self._plan.name, self._elapsed_s()
+        moved = [each for each in self._partitions.values() if each.stored != each.reported]
+        if name is None or not moved or now_s < self._report_due_s:
+            return
+        self._report_due_s = now_s + REPORT_S
+        try:
+            for each in moved:
+                if (stored := each.stored) is not None:
+                    yield from ask(topic_calls.set_position(each.id, name, stored))
+                each.reported = stored
+        except TuffError as error:
+            if not self._is_report_refused:
+                log.warning(
+                    "the lag of the subscriber %s of %s is not shown: %s",
+                    name,
+                    self._plan.topic,
+                    error.detail,
+                )
+            self._is_report_refused = True
+        else:
+            self._is_report_refused = False
 
-    def _wait_for_messages(self, question: PollQuestion) -> Flow[Poll | None]:
-        left_s = question.wait_s
-        limit = 1 if self._alone_through is not None else question.limit
+    def _wait_for_messages(self) -> Flow[tuple[_Partition, Poll] | None]:
+        """The messages of a partition, and None after the wait of the plan."""
+        left_s = self._plan.question.wait_s
         while True:
+            yield from self._list_partitions()
+            yield from self._find_starts()
             wait_s = min(left_s, POLL_WAIT_S_MAX)
-            call = calls.poll(self._plan.topic, replace(question, limit=limit, wait_s=wait_s))
-            poll = yield from unless(self._stop, self._retries.ask(call))
-            if poll is None or poll:
-                return poll
             left_s -= wait_s
+            found = yield from self._read_within(wait_s)
+            if found is not None or self._stop.is_set or left_s <= 0:
+                return found
+
+    def _read_within(self, wait_s: float) -> Flow[tuple[_Partition, Poll] | None]:
+        if len(self._partitions) == 1:
+            return (yield from self._read(wait_s))
+        found = yield from self._read(0.0)
+        if found is None and wait_s > 0 and not self._stop.is_set:
+            yield from self._wait(wait_s)
+            yield from self._list_partitions()
+            yield from self._find_starts()
+            found = yield from self._read(0.0)
+        return found
+
+    def _list_partitions(self) -> Flow[None]:
+        """Take the partitions that were added, and leave those that were deleted."""
+        topic = self._plan.topic
+        if topic.number is not None:
+            self._set_partitions({topic.number})
+        elif self._elapsed_s() >= self._list_due_s:
+            info = yield from self._asked(topic_calls.get_topic(topic))
+            self._list_due_s = self._elapsed_s() + LIST_S
+            self._set_partitions({*info.partitions, *info.retired})
+
+    def _set_partitions(self, numbers: set[int]) -> None:
+        before, base = self._partitions, self._plan.topic.base
+        self._partitions = {
+            number: before.get(number) or _Partition(base.partition(number))
+            for number in sorted(numbers)
+        }
+
+    def _find_starts(self) -> Flow[None]:
+        missing = [each for each in self._partitions.values() if each.question is None]
+        if not missing:
+            return
+        positions = yield from self._stored_of(missing)
+        if self._question.start == LATEST:
+            positions |= yield from self._starts_at_end(missing, positions)
+        question = self._question
+        if question.start == LATEST:
+            question = replace(question, start=None)  # of a partition that was added since
+        for each in missing:
+            each.begin(positions[each.id], question)
+
+    def _stored_of(self, partitions: Sequence[_Partition]) -> Flow[_Positions]:
+        """The stored positions, by a transaction of its own."""
+        opened = self._plan.open_one()
+        return (yield from during(opened.protocol, self._load_all(partitions), self._stop))
+
+    def _load_all(self, partitions: Sequence[_Partition]) -> Flow[_Positions]:
+        positions: _Positions = {}
+        for each in partitions:
+            positions[each.id] = yield from self._load(each)
+        return positions
+
+    def _starts_at_end(
+        self, missing: Sequence[_Partition], positions: _Positions
+    ) -> Flow[_Positions]:
+        """Store the ends of what can be read now as the positions of all partitions, if none has
+        one, and return them. Looked up again after a restart, or after a batch that failed, they
+        would skip messages. A partition that has none beside others that do was added later."""
+        is_first = all(each.stored is None for each in self._partitions.values())
+        if not is_first or any(positions.values()):
+            return {}
+        ends: dict[PartitionId, MessageId] = {}
+        for each in missing:
+            call = reading.offsets(each.id, isolation=self._question.isolation)
+            ends[each.id] = (yield from self._asked(call)).end or FIRST_ID
+        opened = self._plan.open_one()
+        storing = self._store_starts(missing, ends, opened.context)
+        try:
+            return (yield from during(opened.protocol, storing, self._stop))
+        except StoppedError:
+            raise
+        except Exception:
+            # Another subscriber of this name may have stored its starts first.
+            found = yield from self._stored_of(missing)
+            if not any(found.values()):
+                raise
+            return found
+
+    def _store_starts(
+        self, missing: Sequence[_Partition], ends: Mapping[PartitionId, MessageId], context: C
+    ) -> Flow[_Positions]:
+        stored = yield from self._load_all(missing)
+        if any(stored.values()):
+            return stored
+        for partition, end in ends.items():
+            yield Hook(partial(self._plan.save, partition, end, context))
+        return dict(ends)
+
+    def _read(self, wait_s: float) -> Flow[tuple[_Partition, Poll] | None]:
+        """Messages of the first partition in turn that has some; each waits for them."""
+        partitions = list(self._partitions.values())
+        for _ in partitions:
+            self._turn += 1
+            partition = partitions[self._turn % len(partitions)]
+            poll = yield from self._poll(partition, wait_s)
+            if poll or self._stop.is_set:
+                return None if poll is None else (partition, poll)
+        return None
+
+    def _poll(self, partition: _Partition, wait_s: float) -> Flow[Poll | None]:
+        assert partition.question is not None, "its position was loaded"
+        question = replace(partition.question, wait_s=wait_s)
+        if partition.alone_through is not None:
+            question = replace(question, limit=1)
+        while True:
+            try:
+                poll = yield from self._asked(reading.poll(partition.id, question))
+            except TopicNotFoundError:
+                yield from self._require_deleted(partition)
+                return None
+            if poll:
+                return poll
             # A selection by tags may pass over many messages: then a poll ends before all are read.
             has_more = not poll.caught_up and poll.next_id != question.start
-            question = self._question = replace(question, start=poll.next_id, inclusive=False)
-            if left_s <= 0 and not has_more:
-                return poll
+            partition.question = replace(partition.question, start=poll.next_id, inclusive=False)
+            if not has_more:
+                return None
+            question = replace(question, start=poll.next_id, inclusive=False)
 
-    def _try(self, poll: Poll) -> Flow[int]:
+    def _require_deleted(self, partition: _Partition) -> Flow[None]:
+        """A retired partition is deleted once its messages are gone.
+
+        Raises: TopicNotFoundError: the topic itself is gone, or never had this partition.
+        """
+        self._list_due_s = 0.0
+        yield from self._list_partitions()
+        if partition.id.number in self._partitions:
+            raise TopicNotFoundError(f"topic {partition.id} does not exist")
+
+    def _wait(self, wait_s: float) -> Flow[None]:
+        """Wait until one of several partitions has messages, or one was added."""
+        after = {
+            number: each.question.start
+            for number, each in self._partitions.items()
+            if each.question is not None and isinstance(each.question.start, MessageId)
+        }
+        question = replace(self._question, wait_s=wait_s)
+        call = reading.wait_for_partitions(self._plan.topic, after, question, added=True)
         try:
-            error = yield from self._attempt(poll)
+            found = yield from self._asked(call)
+        except TopicNotFoundError:
+            found = []
+        if not found or found[0] not in self._partitions:
+            self._list_due_s = 0.0
+        else:
+            self._turn = list(self._partitions).index(found[0]) - 1  # it is the next one
+
+    def _asked(self, call: Call[T]) -> Flow[T]:
+        """The answer to a call that a stop ends. Raises: StoppedError."""
+        answer = yield from unless(self._stop, self._retries.ask(call))
+        if answer is None:
+            raise StoppedError
+        return answer
+
+    def _try(self, partition: _Partition, poll: Poll) -> Flow[int]:
+        try:
+            error = yield from self._attempt(partition, poll)
             if error is None:
-                return self._advance(poll)
-            return (yield from self._failed(poll, error))
+                self._failures.succeeded()
+                partition.advance(poll, self._question)
+                return len(poll)
+            if self._failures.is_outage(error):
+                yield from self._failures.wait()
+                return 0
+            return (yield from self._failed(partition, poll, error))
         except _PositionMovedError:
-            self._question = None
+            partition.question = None
         except TuffError as error:
             if not is_unrelated_to_messages(error):
                 raise
-            self._question = None
+            partition.question = None
             yield from self._pause(1)
         return 0
 
-    def _attempt(self, poll: Poll) -> Flow[Exception | None]:
+    def _attempt(self, partition: _Partition, poll: Poll) -> Flow[Exception | None]:
         """Process a batch in a transaction; returns the error that counts as a failed attempt."""
         opened = self._plan.open_one()
         try:
-            yield from during(opened.protocol, self._process(poll, opened), self._stop)
+            work = self._process(partition, poll, opened)
+            yield from during(opened.protocol, work, self._stop)
         except (StoppedError, _PositionMovedError):
             raise
         except TuffError as error:
@@ -317,79 +508,64 @@ class SubscriberFlows(Generic[C]):
             return error
         return None
 
-    def _process(self, poll: Poll, opened: Opened[C]) -> Flow[None]:
-        yield from self._require_position()
+    def _process(self, partition: _Partition, poll: Poll, opened: Opened[C]) -> Flow[None]:
+        yield from self._require_position(partition)
         work = partial(self._plan.process, poll.messages, opened.context)
-        yield Hook(processing(self._plan.topic, poll.messages, work))
+        yield Hook(processing(partition.id, poll.messages, work))
         if not opened.protocol.is_in_transaction:
             raise RuntimeError("process ended its transaction, by tx.abort()")
-        yield Hook(partial(self._plan.save, poll.next_id, opened.context))
+        yield Hook(partial(self._plan.save, partition.id, poll.next_id, opened.context))
 
-    def _require_position(self) -> Flow[None]:
-        if (yield from self._load()) != self._stored:
+    def _require_position(self, partition: _Partition) -> Flow[None]:
+        if (yield from self._load(partition)) != partition.stored:
             raise _PositionMovedError
 
-    def _failed(self, poll: Poll, error: Exception) -> Flow[int]:
-        self._failed_count += 1
-        if self._alone_through is None and len(poll) > 1:
+    def _failed(self, partition: _Partition, poll: Poll, error: Exception) -> Flow[int]:
+        partition.failed_count += 1
+        if len(poll) > 1:
+            self._failures.failed_batch(partition.id, (poll[0].id, poll[-1].id), error)
+        else:
+            self._failures.failed(partition.id, poll[0].id, partition.failed_count, error)
+        if partition.alone_through is None and len(poll) > 1:
             # The messages of this batch are now processed one by one, so that only the one that
             # fails goes to the dead letters.
-            self._alone_through = poll[-1].id
-        elif self._failed_count >= self._plan.attempts:
-            return (yield from self._give_up_message(poll, error))
-        yield from self._pause(self._failed_count)
+            partition.alone_through = poll[-1].id
+        elif partition.failed_count >= self._plan.attempts:
+            yield from self._give_up_message(partition, poll, error)
+            return len(poll)
+        yield from self._pause(partition.failed_count)
         return 0
 
-    def _give_up_message(self, poll: Poll, error: Exception) -> Flow[int]:
+    def _give_up_message(self, partition: _Partition, poll: Poll, error: Exception) -> Flow[None]:
+        cause = cause_of(error)
         letter = DeadLetter(
-            topic=self._plan.topic,
+            topic=partition.id,
             message=poll[0],
-            reason=reason_of(error),
-            attempts=self._failed_count,
+            reason=cause.reason,
+            attempts=partition.failed_count,
+            traceback=cause.traceback,
         )
-        try:
-            yield from self._deliver(poll, letter)
-        except RequestTooLargeError:
-            # Without a dead letter it would be retried for ever, and block its topic.
-            yield from self._deliver(poll, letter.without_payload())
-        return self._advance(poll)
+        (given,) = yield from self._letters.give(
+            self._plan.open_one,
+            [given_up(letter, self._plan.dead_letters)],
+            self._plan.dead_letters,
+            beside=partial(self._store_end, partition, poll),
+            stop=self._stop,
+        )
+        self._failures.gave_up(given.letter, given.target)
+        yield from self._failures.pause()
+        partition.advance(poll, self._question)
 
-    def _deliver(self, poll: Poll, letter: DeadLetter) -> Flow[None]:
-        try:
-            yield from self._publish_dead_letter(poll, letter)
-        except TopicNotFoundError:
-            with suppress(TopicExistsError):  # another subscriber was faster
-                yield from self._retries.ask(calls.create_topic(self._dead_letters, {}))
-            yield from self._publish_dead_letter(poll, letter)
+    def _store_end(self, partition: _Partition, poll: Poll, context: C) -> Flow[None]:
+        yield from self._require_position(partition)
+        yield Hook(partial(self._plan.save, partition.id, poll.next_id, context))
 
-    def _publish_dead_letter(self, poll: Poll, letter: DeadLetter) -> Flow[None]:
-        opened = self._plan.open_one()
-        replacing = self._replace_by_dead_letter(poll, letter, opened)
-        yield from during(opened.protocol, replacing, self._stop)
+    def _pause(self, failed_count: int) -> Flow[None]:
+        yield from unless(self._stop, paused(self._backoff.pause(failed_count)))
 
-    def _replace_by_dead_letter(
-        self, poll: Poll, letter: DeadLetter, opened: Opened[C]
-    ) -> Flow[None]:
-        yield from self._require_position()
-        yield from opened.protocol.publish(self._dead_letters, [letter.publishable()], ttl_s=None)
-        yield Hook(partial(self._plan.save, poll.next_id, opened.context))
-
-    def _pause(self, failed_count: int, *, at_least_s: float = 0.0) -> Flow[None]:
-        pause = self._backoff.pause(failed_count, at_least_s=at_least_s)
-        yield from unless(self._stop, paused(pause))
-
-    def _load(self) -> Flow[MessageId | None]:
-        stored: MessageId | None = yield Hook(self._plan.load)
+    def _load(self, partition: _Partition) -> Flow[MessageId | None]:
+        stored: MessageId | None = yield Hook(partial(self._plan.load, partition.id))
         return stored
-
-    def _advance(self, poll: Poll) -> int:
-        self._stored = poll.next_id
-        self._question = replace(self._plan.question, start=poll.next_id, inclusive=False)
-        if self._alone_through is not None and poll[-1].id >= self._alone_through:
-            self._alone_through = None
-        # The batch that failed counts as the first attempt of each of its messages.
-        self._failed_count = 0 if self._alone_through is None else 1
-        return len(poll)
 
 
 class Table(TransactionAware, Protocol):
@@ -400,10 +576,7 @@ class Table(TransactionAware, Protocol):
 
 
 class TablePositions:
-    """The position of the subscriber `name` in one topic, as a row of `table`.
-
-    A program that reads several topics makes one of these for each topic; they may have the same
-    name, as each topic has a row of its own.
+    """The positions of the subscriber `name`, one for each partition, as rows of `table`.
 
     The table takes part in the transaction of each batch: the rows that `process` writes commit
     together with the position.
@@ -413,50 +586,38 @@ class TablePositions:
         self.name = f"position of {name} in {table.name}"
         self._table = table
         self._name = name
-        self._topic: TopicId | None = None
         self.start_tx = table.start_tx
         self.update_tx = table.update_tx
         self.tx_changes = table.tx_changes
         self.commit_tx = table.commit_tx
         self.post_commit = table.post_commit
         self.rollback_tx = table.rollback_tx
-        self.leave_tx = getattr(table, "leave_tx", None)
+        self.leave_tx = table.leave_tx
+        self.name_of_change = table.name_of_change
 
-    def keep_for(self, topic: TopicId) -> None:
-        """Keep the position in this topic; `client.subscriber` calls this.
+    @property
+    def position_name(self) -> str:
+        """The name by which the positions are reported to the server."""
+        return self._name
 
-        Raises: ValueError: it keeps the position of another topic already.
+    def load(self, partition: TopicLike) -> MessageId | None:
+        """The position that the current transaction sees; None: there is none yet.
+
+        Raises: ValueError: it is a topic, and not a partition.
         """
-        if self._topic not in (None, topic):
-            raise ValueError(
-                f"{self.name} is kept for {self._topic}, and a position in one topic is none in "
-                f"{topic}; make a tuff.TablePositions for each"
-            )
-        self._topic = topic
-
-    def load(self) -> MessageId | None:
-        """The position that the current transaction sees; None: there is none yet."""
-        stored = self._table.get(self._key())
+        stored = self._table.get(self._key(partition))
         return None if stored is None else MessageId.from_bytes(stored)
 
-    def save(self, id: MessageId, tx: object) -> None:
-        """Keep the position, as a row that the current transaction writes."""
-        self._table.put(self._key(), id.to_bytes())
+    def save(self, partition: TopicLike, id: MessageId, tx: object) -> None:
+        """Keep the position, as a row that the current transaction writes.
 
-    def _key(self) -> bytes:
-        if self._topic is None:
-            raise WrongStateError(f"{self.name} is for no topic yet; call `keep_for(topic)` first")
-        # The name of a topic has no colon, and one of a partition has its prefix for itself, so the
-        # keys of two of them differ.
-        prefix = ROW_PREFIX if self._topic.number is None else PARTITION_ROW_PREFIX
-        return prefix + f"{self._topic}:{self._name}".encode()
+        Raises: ValueError: it is a topic, and not a partition.
+        """
+        self._table.put(self._key(partition), id.to_bytes())
 
-
-def keep_for(topic: TopicId, positions: Positions | AsyncPositions) -> None:
-    """Tell positions that have a `keep_for` the topic whose position they keep."""
-    keep = getattr(positions, "keep_for", None)
-    if keep is not None:
-        keep(topic)
+    def _key(self, partition: TopicLike) -> bytes:
+        namespace, name = topic_of(partition).namespace, partition_name(partition)
+        return ROW_PREFIX + f"{namespace}:{name}:{self._name}".encode()
 
 
 def check_positions(positions: object) -> None:
@@ -468,17 +629,6 @@ def check_positions(positions: object) -> None:
         )
 
 
-def with_fixed_start(
-    topic: TopicId, question: PollQuestion, ask: Callable[[Call[Offsets]], Flow[Offsets]]
-) -> Flow[PollQuestion]:
-    """The question, with `latest` replaced by the end of what this reader can read now. A message
-    that was published before and is committed later is still read."""
-    if question.start != LATEST:
-        return question
-    offsets = yield from ask(calls.offsets(topic, isolation=question.isolation))
-    return replace(question, start=offsets.end, inclusive=offsets.end is None)
-
-
 def is_unrelated_to_messages(error: TuffError) -> bool:
     """Whether the transaction ended for a reason outside of the batch: a conflict with another
     transaction, an invalidation by a client, or a crash of the server (protocol §5.2)."""
@@ -486,24 +636,6 @@ def is_unrelated_to_messages(error: TuffError) -> bool:
         reasons = {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH}
         return error.members.get("reason") in reasons
     return isinstance(error, TransactionConflictError)
-
-
-class _Outage:
-    """Logs one line when a reader begins to wait for the server, and one when it continues."""
-
-    def __init__(self, reader: str) -> None:
-        self._reader = reader
-        self._is_logged = False
-
-    def begin(self, error: TuffError) -> None:
-        if not self._is_logged:
-            log.warning("%s waits for the server: %s", self._reader, error.detail)
-            self._is_logged = True
-
-    def end(self) -> None:
-        if self._is_logged:
-            log.info("%s continues: the server answers again", self._reader)
-            self._is_logged = False
 
 
 class _PositionMovedError(Exception):

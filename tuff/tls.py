@@ -4,7 +4,7 @@ import ssl
 from dataclasses import dataclass
 from os import PathLike
 
-from tuff.disk.pem_files import pair_failure
+from tuff_storage.disk.pem_files import pair_failure
 
 Path = str | PathLike[str]
 
@@ -33,7 +33,8 @@ class TlsFiles:
         return context
 
     def context_or(self, other: ssl.SSLContext | None) -> ssl.SSLContext | None:
-        """As `context`; without files the other one. Raises: ValueError: there are both."""
+        """The context of these files; without files the other one. Raises: ValueError: there are
+        both."""
         own = self.context()
         if own is not None and other is not None:
             raise ValueError("give either an ssl_context or files for TLS, not both")

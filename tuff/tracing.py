@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tuff.calls import Call
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Message
 
 if TYPE_CHECKING:
-    from tuff.new_messages import Checked
+    from tuff.flows import Call
+    from tuff.publishing import Checked
 
 
 class TracedCall(Protocol):
     """A call under way."""
 
     @property
-    def call(self) -> Call[Any]:
+    def call(self) -> "Call[Any]":
         """The call to send, which may have more headers."""
 
     def answered(self, value: object) -> None: ...
@@ -28,7 +28,7 @@ class Tracer(Protocol):
     def created(self, topic: TopicId, messages: "list[Checked]") -> "list[Checked]":
         """The messages with the trace context in their headers."""
 
-    def sending(self, call: Call[Any], url: str) -> AbstractContextManager[TracedCall]:
+    def sending(self, call: "Call[Any]", url: str) -> AbstractContextManager[TracedCall]:
         """Encloses one call."""
 
     def processing(
@@ -45,12 +45,6 @@ class _Tracing:
 
 
 TRACING = _Tracing()  # of the process, as the providers of OpenTelemetry are
-
-
-def traced(topic: TopicId, messages: "list[Checked]") -> "list[Checked]":
-    """The messages, with the trace context if there is a tracer."""
-    tracer = TRACING.tracer
-    return messages if tracer is None else tracer.created(topic, messages)
 
 
 def processing(

@@ -1,51 +1,33 @@
 """The calls of the transaction service and of sinks, as values (protocol §5.2, §5.3)."""
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar
-from urllib.parse import quote
 
-from tuff.calls import (
-    Call,
-    Request,
-    Response,
-    get,
-    json_array,
-    json_body,
-    json_object,
-    maybe_pointer,
-    members,
-    nothing,
-    of_type,
-    query,
-    reply_object,
-    text,
-    texts,
-)
-from tuff.protocol.json_forms import (
+from tuff.flows import Call, call
+from tuff.protocol import operations
+from tuff.protocol.json_bodies import (
+    array_from_json,
+    object_from_json,
     payload_to_json,
-    pointer_from_json,
     pointer_to_json,
-    pointers_from_json,
     publish_entry_to_json,
     rollback_detail_from_json,
-    seconds_from_json,
     shown,
+    text_from_json,
     transaction_from_json,
-    whole_number,
 )
+from tuff.protocol.operations import Operation
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import (
-    InvalidReason,
     Transaction,
     TransactionState,
-    TransactionType,
     TransactionTypeLike,
 )
 from tuff.replies import (
     Epoch,
     Invalids,
-    OpenTransaction,
     Outcome,
     Overview,
     Prepared,
@@ -55,17 +37,31 @@ from tuff.replies import (
     SnapshotFile,
     Truncated,
 )
+from tuff.wire import (
+    Request,
+    Response,
+    maybe_pointer,
+    members,
+    nothing,
+    of_type,
+    reply,
+    reply_list,
+    reply_object,
+)
 
 T = TypeVar("T")
 
 Tx = Transaction | int
 Resolution = Literal["commit", "abort"]
 
+REQUEST_ID_BYTES = 16  # random bytes; two programs never draw the same
 BATCH_COUNT_MAX = 128  # calls in one request; the server takes 256
 BATCH_BYTES_MAX = 4 << 20  # bytes of their bodies, unless the first one is larger
 
-_ROOT = "/v1/transactions"
-_SINKS = "/v1/sinks"
+
+def new_request_id() -> str:
+    """The id of one request, by which the server recognizes its repetitions."""
+    return secrets.token_hex(REQUEST_ID_BYTES)
 
 
 def start(
@@ -73,26 +69,42 @@ def start(
     type: TransactionTypeLike,
     timeout_s: float | None,
     client: str | None,
+    request_id: str,
     lease_s: float | None = None,
+    messages_only: bool = False,
 ) -> Call[Transaction]:
-    kind = str(type)
-    body: dict[str, object] = {"type": kind}
+    """A repetition returns the same transaction while it is in progress. If the caller is
+    interrupted before the reply, the start is withdrawn: no client would end what it began."""
+    body: dict[str, object] = {"type": str(type), "requestId": request_id}
     if timeout_s is not None:
         body["timeout"] = timeout_s
     if client is not None:
         body["client"] = client
     if lease_s is not None:
         body["lease"] = lease_s
-    # A start that was lost leaves a transaction that no client ends: a short one, and one with a
-    # lease, is over soon, and a long one would hold back what can be cleaned up for a day.
-    is_repeatable = kind == "short" or lease_s is not None
-    request = Request(method="POST", path=_ROOT, form=body, is_repeatable=is_repeatable)
-    return Call(request, _read_transaction)
+    if of_type(messages_only, bool, "messages_only"):
+        body["messagesOnly"] = True
+    request = Request(operation=operations.START_TRANSACTION, body=body, has_id=True)
+    return Call(request, _read_transaction, withdrawal=_withdraw(request_id))
+
+
+def _withdraw(request_id: str) -> Call[int | None]:
+    """Returns the transaction that the start with this id had begun, and that is aborted."""
+
+    def read(response: Response) -> int | None:
+        return maybe_pointer(reply_object(response)["transactionId"], what="transactionId")
+
+    return call(operations.WITHDRAW_START, (), read, form={"requestId": request_id})
+
+
+def join(pointer: int) -> Call[None]:
+    """Another store than the messages takes part from now on."""
+    return _of(operations.JOIN, pointer, nothing)
 
 
 def can_commit(pointer: int, changes: Collection[bytes]) -> Call[None]:
     body = {"changes": _changes_form(changes)}
-    return _post(f"{pointer}/can-commit", body, nothing)
+    return _of(operations.CAN_COMMIT, pointer, nothing, body)
 
 
 def commit(
@@ -107,23 +119,24 @@ def commit(
         "publish": _entries_to_json(publish),
         "readOnly": of_type(read_only, bool, "read_only"),
     }
-    return _post(f"{pointer}/commit", body, _read_published)
+    return _of(operations.COMMIT, pointer, _read_published, body)
 
 
 def commit_and_start(
     committing: Call[list[RollbackDetail]], starting: Call[Transaction]
-) -> Call[Transaction | None]:
+) -> Call[tuple[list[RollbackDetail], Transaction | None]]:
     """A commit and the start of the next transaction in one call; None: the start was refused."""
     body = {
-        **json_object(committing.request.form),
-        "then": {"start": starting.request.form},
+        **object_from_json(committing.request.body),
+        "then": {"start": starting.request.body},
     }
 
-    def read(response: Response) -> Transaction | None:
+    def read(response: Response) -> tuple[list[RollbackDetail], Transaction | None]:
         following = reply_object(response)["next"]
-        return None if following is None else _transaction(json_object(following))
+        started = None if following is None else _transaction(object_from_json(following))
+        return committing.read(response), started
 
-    return Call(replace(committing.request, form=body), read)
+    return Call(replace(committing.request, body=body), read, withdrawal=starting.withdrawal)
 
 
 def prepare(
@@ -135,63 +148,17 @@ def prepare(
         "database": database,
     }
 
-    def read(response: Response) -> Prepared:
-        found = reply_object(response)
-        return Prepared(
-            published=_read_published(response),
-            database=text(found["database"]),
-            prepared_at_ms=whole_number(found["preparedAt"], what="preparedAt"),
-        )
-
-    return _post(f"{pointer}/prepare", body, read)
+    return _of(operations.PREPARE, pointer, reply(Prepared), body)
 
 
 def resolve(pointer: int, outcome: Resolution) -> Call[TransactionState]:
     """Returns the state in which the transaction ended: COMMITTED, or ABORTED, or INVALID."""
-    return _post(f"{pointer}/resolve", {"outcome": outcome}, _read_state)
-
-
-def batch(requests: Sequence[Request]) -> Call[list[Response]]:
-    """These starts, prepares or resolves in one request; the response to each, in their order."""
-    items = (
-        b'{"path":"%b","body":%b}' % (each.path.encode("ascii"), each.content or b"{}")
-        for each in requests
-    )
-    body = b'{"calls":[%b]}' % b",".join(items)
-    request = Request(method="POST", path=f"{_ROOT}/batch", body=body, is_repeatable=True)
-
-    def read(response: Response) -> list[Response]:
-        replies = map(json_object, json_array(reply_object(response)["replies"]))
-        return [
-            Response(
-                whole_number(each["status"], what="status"),
-                response.headers,
-                json_body(each["body"]),
-            )
-            for each in replies
-        ]
-
-    return Call(request, read)
+    return _of(operations.RESOLVE, pointer, _read_state, {"outcome": outcome})
 
 
 def prepared(database: str | None) -> Call[list[PreparedTransaction]]:
-    def read(response: Response) -> list[PreparedTransaction]:
-        found = json_array(reply_object(response)["prepared"])
-        return [_read_prepared(json_object(item)) for item in found]
-
-    return get(f"{_ROOT}/prepared{query(database=database)}", read)
-
-
-def _read_prepared(item: Mapping[str, object]) -> PreparedTransaction:
-    return PreparedTransaction(
-        transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
-        database=text(item["database"]),
-        client=_maybe_text(item.get("client")),
-        prepared_at_ms=whole_number(item["preparedAt"], what="preparedAt"),
-        topics=tuple(texts(item["topics"])),
-        change_count=whole_number(item["changeCount"], what="changeCount"),
-        blocks_readers=item.get("blocksReaders") is not False,
-    )
+    read = reply_list(PreparedTransaction, "prepared")
+    return call(operations.LIST_PREPARED, (), read, query={"database": database})
 
 
 def run(
@@ -204,71 +171,37 @@ def run(
     }
     if client is not None:
         body["client"] = client
-    return _post("run", body, _read_published)
+    return call(operations.RUN_TRANSACTION, (), _read_published, form=body)
 
 
 def abort(pointer: int) -> Call[TransactionState]:
     """Returns the state the transaction ended in: ABORTED, or INVALID."""
-    return _post(f"{pointer}/abort", None, _read_state)
+    return _of(operations.ABORT, pointer, _read_state)
 
 
 def invalidate(pointer: int) -> Call[None]:
-    return _post(f"{pointer}/invalidate", None, nothing)
+    return _of(operations.INVALIDATE, pointer, nothing)
 
 
 def checkpoint(pointer: int) -> Call[Transaction]:
     # The pointer of a checkpoint whose reply was lost is one that nothing was written under.
-    return _post(f"{pointer}/checkpoint", None, _read_transaction)
+    return _of(operations.CHECKPOINT, pointer, _read_transaction)
 
 
 def renew(pointer: int) -> Call[Renewed]:
-    def read(response: Response) -> Renewed:
-        body = reply_object(response)
-        return Renewed(
-            lease_expires_at_ms=whole_number(body["leaseExpiresAt"], what="leaseExpiresAt"),
-            expires_at_ms=whole_number(body["expiresAt"], what="expiresAt"),
-        )
-
-    return _post(f"{pointer}/renew", None, read)
+    return _of(operations.RENEW, pointer, reply(Renewed))
 
 
 def outcome(pointer: int) -> Call[Outcome]:
-    def read(response: Response) -> Outcome:
-        body = reply_object(response)
-        return Outcome(
-            transaction_id=pointer_from_json(body["transactionId"], what="transactionId"),
-            state=_state(body["state"]),
-            type=None if body.get("type") is None else TransactionType(text(body["type"])),
-            client=_maybe_text(body.get("client")),
-            started_at_ms=_maybe_number(body.get("startedAt"), what="startedAt"),
-            expires_at_ms=_maybe_number(body.get("expiresAt"), what="expiresAt"),
-            reason=None if body.get("reason") is None else InvalidReason(text(body["reason"])),
-            topics=tuple(texts(body.get("topics") or [])),
-            lease_s=_maybe_seconds(body.get("lease")),
-            lease_expires_at_ms=_maybe_number(body.get("leaseExpiresAt"), what="leaseExpiresAt"),
-            database=_maybe_text(body.get("database")),
-            prepared_at_ms=_maybe_number(body.get("preparedAt"), what="preparedAt"),
-        )
-
-    return get(f"{_ROOT}/{pointer}", read)
+    return _of(operations.GET_OUTCOME, pointer, reply(Outcome))
 
 
 def overview() -> Call[Overview]:
-    return get(_ROOT, _read_overview)
+    return call(operations.GET_OVERVIEW, (), reply(Overview))
 
 
 def invalids() -> Call[Invalids]:
-    def read(response: Response) -> Invalids:
-        body = reply_object(response)
-        return Invalids(
-            invalids=pointers_from_json(body["invalids"], what="invalids"),
-            reasons=_reasons(body.get("reasons", {})),
-            prunable=pointers_from_json(body["prunable"], what="prunable"),
-            swept_at_ms=_maybe_number(body.get("sweptAt"), what="sweptAt"),
-            swept_with=_maybe_text(body.get("sweptWith")),
-        )
-
-    return get(f"{_ROOT}/invalid", read)
+    return call(operations.LIST_INVALID, (), reply(Invalids))
 
 
 def _entries_to_json(publish: Sequence[PublishEntry]) -> list[dict[str, object]]:
@@ -294,34 +227,18 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
         else {"ids": list(map(pointer_to_json, members(ids, "ids")))}
     )
 
-    def read(response: Response) -> Truncated:
-        body = reply_object(response)
-        return Truncated(
-            removed_count=whole_number(body["removed"], what="removed"),
-            kept=pointers_from_json(body["kept"], what="kept"),
-        )
-
-    return _post("invalid/truncate", form, read, is_repeatable=ids is not None)
+    request = Request(operation=operations.TRUNCATE_INVALID, body=form, has_id=ids is not None)
+    return Call(request, reply(Truncated))
 
 
 def take_snapshot() -> Call[SnapshotFile]:
-    def read(response: Response) -> SnapshotFile:
-        body = reply_object(response)
-        return SnapshotFile(text(body["file"]), whole_number(body["bytes"], what="bytes"))
-
-    return _post("snapshot", None, read)
+    return call(operations.TAKE_SNAPSHOT, (), reply(SnapshotFile))
 
 
-def _post(
-    path: str,
-    body: Mapping[str, object] | None,
-    read: Callable[[Response], T],
-    *,
-    is_repeatable: bool = True,
+def _of(
+    operation: Operation, pointer: int, read: Callable[[Response], T], form: object = None
 ) -> Call[T]:
-    """A call on what exists: sending it again has no second effect (protocol §1, Idempotence)."""
-    request = Request(method="POST", path=f"{_ROOT}/{path}", form=body, is_repeatable=is_repeatable)
-    return Call(request, read)
+    return call(operation, (str(pointer),), read, form=form)
 
 
 def _changes_form(changes: Collection[bytes]) -> list[object]:
@@ -333,11 +250,11 @@ def _changes_form(changes: Collection[bytes]) -> list[object]:
 
 
 def _read_state(response: Response) -> TransactionState:
-    return _state(reply_object(response)["state"])
+    return TransactionState(text_from_json(reply_object(response)["state"], "state"))
 
 
 def _read_published(response: Response) -> list[RollbackDetail]:
-    published = json_array(reply_object(response).get("published", []))
+    published = array_from_json(reply_object(response).get("published", []))
     return [rollback_detail_from_json(item) for item in published]
 
 
@@ -347,60 +264,7 @@ def _read_transaction(response: Response) -> Transaction:
 
 def _transaction(body: Mapping[str, object]) -> Transaction:
     encoded = body["encoded"]  # of a session, bytes
-    return transaction_from_json(encoded if isinstance(encoded, bytes) else text(encoded))
-
-
-def _read_overview(response: Response) -> Overview:
-    body = reply_object(response)
-    return Overview(
-        read_pointer=pointer_from_json(body["readPointer"], what="readPointer"),
-        write_pointer=pointer_from_json(body["writePointer"], what="writePointer"),
-        in_progress=tuple(_read_open(json_object(item)) for item in json_array(body["inProgress"])),
-        invalid_count=whole_number(body["invalidCount"], what="invalidCount"),
-        committing_count=whole_number(body["committingCount"], what="committingCount"),
-        visibility_upper_bound=pointer_from_json(
-            body["visibilityUpperBound"], what="visibilityUpperBound"
-        ),
-        oldest_in_progress=maybe_pointer(body["oldestInProgress"], what="oldestInProgress"),
-    )
-
-
-def _read_open(item: Mapping[str, object]) -> OpenTransaction:
-    return OpenTransaction(
-        transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
-        type=TransactionType(text(item["type"])),
-        client=_maybe_text(item.get("client")),
-        started_at_ms=whole_number(item["startedAt"], what="startedAt"),
-        expires_at_ms=whole_number(item["expiresAt"], what="expiresAt"),
-        topics=tuple(texts(item["topics"])),
-        lease_s=_maybe_seconds(item.get("lease")),
-        lease_expires_at_ms=_maybe_number(item.get("leaseExpiresAt"), what="leaseExpiresAt"),
-        database=_maybe_text(item.get("database")),
-        prepared_at_ms=_maybe_number(item.get("preparedAt"), what="preparedAt"),
-    )
-
-
-def _reasons(value: object) -> dict[InvalidReason, tuple[int, ...]]:
-    return {
-        InvalidReason(reason): pointers_from_json(pointers, what=f"reasons.{reason}")
-        for reason, pointers in json_object(value).items()
-    }
-
-
-def _state(value: object) -> TransactionState:
-    return TransactionState(text(value))
-
-
-def _maybe_text(value: object) -> str | None:
-    return None if value is None else text(value)
-
-
-def _maybe_seconds(value: object) -> float | None:
-    return None if value is None else seconds_from_json(value, what="lease")
-
-
-def _maybe_number(value: object, *, what: str) -> int | None:
-    return None if value is None else whole_number(value, what=what)
+    return transaction_from_json(encoded if isinstance(encoded, bytes) else text_from_json(encoded))
 
 
 def begin_epoch(
@@ -410,55 +274,21 @@ def begin_epoch(
     if lease_s is not None:
         body["lease"] = lease_s
 
-    def read(response: Response) -> Epoch:
-        found = reply_object(response)
-        begun = found["transaction"]
-        return Epoch(
-            sink=text(found["sink"]),
-            epoch=whole_number(found["epoch"], what="epoch"),
-            run_id=text(found["runId"]),
-            transaction=None if begun is None else _transaction(json_object(begun)),
-        )
-
     # The same run gets the same transaction again.
-    request = Request(
-        method="POST",
-        path=f"{_sink_path(sink)}/epochs/{of_type(epoch, int, 'epoch')}",
-        form=body,
-        is_repeatable=True,
-    )
-    return Call(request, read)
+    parameters = (sink, str(of_type(epoch, int, "epoch")))
+    return call(operations.BEGIN_EPOCH, parameters, reply(Epoch), form=body)
 
 
 def get_sink(sink: str) -> Call[Sink]:
-    return get(_sink_path(sink), lambda response: _read_sink(reply_object(response)))
+    return call(operations.GET_SINK, (sink,), reply(Sink))
 
 
 def list_sinks() -> Call[list[Sink]]:
-    def read(response: Response) -> list[Sink]:
-        found = json_array(reply_object(response)["sinks"])
-        return [_read_sink(json_object(item)) for item in found]
-
-    return get(_SINKS, read)
+    return call(operations.LIST_SINKS, (), reply_list(Sink, "sinks"))
 
 
 def delete_sink(sink: str) -> Call[None]:
-    return Call(Request(method="DELETE", path=_sink_path(sink)), nothing)
-
-
-def _sink_path(sink: str) -> str:
-    return f"{_SINKS}/{quote(sink, safe='')}"
-
-
-def _read_sink(item: Mapping[str, object]) -> Sink:
-    return Sink(
-        sink=text(item["sink"]),
-        epoch=whole_number(item["epoch"], what="epoch"),
-        run_id=text(item["runId"]),
-        state=_state(item["state"]),
-        transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
-        updated_at_ms=whole_number(item["updatedAt"], what="updatedAt"),
-    )
+    return call(operations.FORGET_SINK, (sink,), nothing)
 
 
 def id_of(tx: Tx) -> int:

@@ -4,22 +4,20 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
+from kernel.exchange import Caller
 from tuff.protocol.errors import EmptyPublishError, TuffError
-from tuff.protocol.exchange import Caller
 from tuff.protocol.requests import PublishEntry
-from tuff.protocol.transaction import TransactionType
-from tx.commit_and_abort import CommitRequest, Completion
+from tx.calls import StartRequest
+from tx.completion import Completion
 from tx.durable_state import DurableState
 from tx.outcomes import Outcome
-from tx.start_and_checkpoint import Starts
 
 
 class Autocommit:
     """Runs transactions in one call, each request id at most once. Lives on one event loop."""
 
-    def __init__(self, durable: DurableState, starts: Starts, completion: Completion) -> None:
+    def __init__(self, durable: DurableState, completion: Completion) -> None:
         self._durable = durable
-        self._starts = starts
         self._completion = completion
         self._under_way: dict[str, asyncio.Future[None]] = {}  # by request id
 
@@ -71,12 +69,19 @@ class Autocommit:
         request_id: str | None,
         caller: Caller | None,
     ) -> Outcome:
-        opened = await self._starts.start(TransactionType.SHORT, None, client, caller=caller)
-        request = CommitRequest(publish=publish, request_id=request_id)
+        opened = await self._completion.start(
+            StartRequest(client=client, is_messages_only=True, caller=caller)
+        )
+        transaction_id = opened.transaction_id
         try:
-            return await self._completion.commit_unbounded(opened.transaction_id, request)
+            return await self._completion.commit(
+                transaction_id,
+                publish=publish,
+                request_id=request_id,
+                is_limited=False,
+            )
         except TuffError:
             # While the service is down, recovery ends the transaction. The first error says more.
             with contextlib.suppress(TuffError):
-                await self._completion.abort_unbounded(opened.transaction_id)
+                await self._completion.abort(transaction_id, is_limited=False)
             raise

@@ -9,13 +9,12 @@ So the rule is visibility alone.
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 
-from tuff.protocol.errors import ChangeSetTooLargeError, TransactionConflictError
-from tuff.protocol.json_forms import payload_to_json, pointer_to_json, shown
+from tuff.protocol.errors import TransactionConflictError
+from tuff.protocol.json_bodies import payload_to_json, pointer_to_json, shown
 from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import value
-from tx.edits import Committing, Conflict, Refused
+from tx.edits import Conflict
 from tx.outcomes import OpenTransaction
-from tx.settings import TransactionSettings
 
 
 @value()
@@ -77,7 +76,7 @@ class Committers:
 class PreparedTransactions:
     """The prepared transactions, the oldest first, and the changes that they claim. Changed by
     edits only, so the claims survive a restart and a new leader. Those of a commit that is writing
-    its rows are in `tx.write_gates_and_key_locks`."""
+    its rows are in `tx.under_way`."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, OpenTransaction] = {}
@@ -99,12 +98,12 @@ class PreparedTransactions:
         return transaction_id in self._by_id
 
     def add(self, opened: OpenTransaction) -> None:
-        """It is prepared, and claims its changes."""
+        """Add a transaction that is prepared, and claims its changes."""
         self._by_id[opened.transaction_id] = opened
         self._claimed_by.update(dict.fromkeys(opened.changes or (), opened.transaction_id))
 
     def discard(self, opened: OpenTransaction) -> None:
-        """It has ended. Does nothing if it was not prepared."""
+        """Remove a transaction that has ended. Does nothing if it was not prepared."""
         if self._by_id.pop(opened.transaction_id, None) is not None:
             for change in opened.changes or ():
                 del self._claimed_by[change]
@@ -115,77 +114,15 @@ class PreparedTransactions:
         if self._claimed_by.keys().isdisjoint(changes):
             return None
         change = min(each for each in changes if each in self._claimed_by)
-        holder = self._by_id[self._claimed_by[change]]
-        assert holder.prepared is not None
-        return Conflict(change, holder.transaction_id, holder.client, holder.prepared.lsn)
+        other = self._by_id[self._claimed_by[change]]
+        assert other.prepared is not None
+        return Conflict(change, other.transaction_id, other.client, other.prepared.lsn)
 
 
 def in_order_of_preparation(opened: Iterable[OpenTransaction]) -> list[OpenTransaction]:
-    """Those of them that are prepared, the oldest first."""
+    """The given transactions that are prepared, the oldest first."""
     found = [(each.prepared.lsn, each) for each in opened if each.prepared is not None]
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]
-
-
-def can_commit(
-    committers: Committers,
-    opened: OpenTransaction,
-    changes: frozenset[bytes],
-    *,
-    settings: TransactionSettings,
-    now_ms: int,
-) -> Committing | Refused:
-    """The edit that remembers the changes, or that refuses the transaction for a conflict.
-
-    Raises:
-        As `all_changes`.
-    """
-    if not opened.is_short:
-        return Committing(now_ms, opened.transaction_id, frozenset())
-    every = all_changes(opened, changes, settings=settings)
-    conflict = committers.conflict(opened.transaction, every)
-    if conflict is not None:
-        return Refused(now_ms, opened.transaction_id, conflict)
-    return Committing(now_ms, opened.transaction_id, changes - (opened.changes or frozenset()))
-
-
-def all_changes(
-    opened: OpenTransaction, changes: frozenset[bytes], *, settings: TransactionSettings
-) -> frozenset[bytes]:
-    """All changes that the transaction has named, before and now; none for a long one, which takes
-    no part in conflict detection.
-
-    Raises:
-        TransactionConflictError: the transaction was refused before.
-        ChangeSetTooLargeError: too many changes, or too large ones.
-    """
-    if opened.conflict is not None:
-        raise conflict_error(opened.transaction_id, opened.conflict)
-    if not opened.is_short:
-        return frozenset()
-    every = changes if not opened.changes else changes | opened.changes
-    if len(every) > settings.change_set_count_max:
-        raise ChangeSetTooLargeError(
-            f"transaction {opened.transaction_id} names {len(every)} changes; it may name "
-            f"{settings.change_set_count_max}, so change less, or use a long transaction"
-        )
-    size_bytes = sum(map(len, every))
-    if size_bytes > settings.change_set_bytes_max:
-        raise ChangeSetTooLargeError(
-            f"the changes of transaction {opened.transaction_id} have {size_bytes} bytes; they may "
-            f"have {settings.change_set_bytes_max}, so change less, or use a long transaction"
-        )
-    return every
-
-
-def loses_changes(opened: OpenTransaction, *, names_changes: bool) -> bool:
-    """Whether a crash may have lost the changes that this commit leaves to its can-commits.
-
-    A can-commit waits for no disk. If a crash lost its changes, such a commit would pass unchecked,
-    and overwrite another transaction's update.
-    """
-    return (
-        opened.survived_crash and opened.is_short and opened.changes is None and not names_changes
-    )
 
 
 def conflict_error(transaction_id: int, conflict: Conflict) -> TransactionConflictError:

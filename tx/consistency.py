@@ -27,6 +27,7 @@ from tx.edits import (
     Restarted,
     SinkForgotten,
     Started,
+    StoreJoined,
     Truncated,
 )
 from tx.outcomes import EndedState, OpenTransaction
@@ -42,7 +43,7 @@ def contradiction(state: TransactionState, edit: Edit, *, has_gap: bool = False)
     match edit:
         case Started() | EpochBegun() | Checkpointed():
             reason = _check_pointer(state, edit, has_gap=has_gap)
-        case Committing() | Refused() | Prepared() | Committed() | Invalidated():
+        case Committing() | Refused() | Prepared() | StoreJoined() | Committed() | Invalidated():
             reason = _check_of_open(state, edit)
         case Aborted():
             reason = _check_abort(state, edit.transaction_id)
@@ -88,7 +89,8 @@ def _check_open(state: TransactionState, transaction_id: int) -> str | None:
 
 
 def _check_of_open(
-    state: TransactionState, edit: Committing | Refused | Prepared | Committed | Invalidated
+    state: TransactionState,
+    edit: Committing | Refused | Prepared | StoreJoined | Committed | Invalidated,
 ) -> str | None:
     if isinstance(edit, Committed | Invalidated):
         return _check_open(state, edit.transaction_id)
@@ -193,6 +195,9 @@ def _check_transactions(image: StateImage) -> str | None:
             return f"{name} started with the endings up to edit {opened.seen}, out of its order"
         known.update(pointers)
         before = opened
+    requests = [each.request_id for each in image.open if each.request_id is not None]
+    if len(requests) != len(set(requests)):
+        return "two transactions in progress have one request id"
     return None
 
 

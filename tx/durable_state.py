@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tuff.disk.event_loop import Arrivals, FutureTask, InThread, SharedTimeout
-from tuff.disk.files import make_directory, remove_file
-from tuff.log_events import event
+from kernel.event_loop import Arrivals, FutureTask, InThread, Limited, SharedTimeout
+from kernel.log_events import event
 from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError, TuffError
+from tuff_storage.disk.files import make_directory, remove_file
 from tx.edits import Edit
 from tx.files import (
     DamagedFilesError,
@@ -33,8 +33,7 @@ from tx.files import (
     superfluous,
 )
 from tx.leadership import Leadership, NotLeaderError, Tenure
-from tx.message_rows import EndedRows
-from tx.mixed_backups import StoreMark
+from tx.mixed_backups import RecordedFiles
 from tx.recovery import Recovered, recover_durably
 from tx.settings import (
     PENDING_EDITS_MAX,
@@ -43,6 +42,7 @@ from tx.settings import (
     TransactionSettings,
 )
 from tx.snapshot_file import write_snapshot
+from tx.snapshot_view import ViewChange
 from tx.state import StateImage, TransactionState, fresh_image
 from tx.wal import LogFile, OpenFile, WriteAheadLog, create_log
 
@@ -67,8 +67,8 @@ class ServiceStatus:
     reason: str
 
 
-class RecoveryListener(Protocol):
-    """Callbacks of a recovery, for the rest of the service."""
+class Listener(Protocol):
+    """Callbacks of a recovery, and of the log, for the rest of the service."""
 
     def first_edits(self, state: TransactionState) -> Iterator[Edit]:
         """The edits with which the log continues after a recovered state. Each is applied before
@@ -77,9 +77,16 @@ class RecoveryListener(Protocol):
     def came_up(self, state: TransactionState) -> None:
         """The service is up, and the whole state is durable."""
 
+    def became_durable(self, lsn: int, changes: Sequence[ViewChange]) -> None:
+        """Edits up to this one are durable, and these changes are in the view now. Called before
+        any caller that waits for an edit is answered."""
+
+    def log_failed(self, reason: str) -> None:
+        """The log failed: a recovery decides which edits stand."""
+
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _Recovered:
     state: TransactionState
     file: LogFile
     snapshot: KnownFile
@@ -90,7 +97,7 @@ class _Opened:
 
 class DurableState:
     """Records edits durably, and applies them. Lives on one event loop; files are written and read
-    in worker threads.
+    in threads.
 
     `recovery_count` counts how often it came up: a recovery may have undone earlier decisions.
     `notes` are remarks on the last recovery, for an operator. `store_id` is that of the files,
@@ -100,13 +107,12 @@ class DurableState:
     recovery_count = 0
     store_id = ""
     newest_snapshot: KnownFile  # set by the first recovery
-    _listener: RecoveryListener  # set by `open`
+    _listener: Listener  # set by `open`
 
     def __init__(
         self,
         directory: Path,
         settings: TransactionSettings,
-        ended_rows: EndedRows,
         *,
         now_ms: Callable[[], int],
         elapsed_s: Callable[[], float],
@@ -120,7 +126,6 @@ class DurableState:
     ) -> None:
         self._directory = directory
         self._settings = settings
-        self._ended_rows = ended_rows
         self._now_ms = now_ms
         self._elapsed_s = elapsed_s
         # Two threads, so that the log does not wait behind a snapshot that is being packed.
@@ -139,7 +144,7 @@ class DurableState:
         self._files: list[KnownFile] = []
         self._leftovers: list[KnownFile] = []
         self._next_sequence = 1
-        self._mark: StoreMark | None = None
+        self._recorded: RecordedFiles | None = None
         self._stop_reason: str | None = None
         self._failed_at_ms: int | None = None
         self._retry_interval_ms = RETRY_INTERVAL_MS
@@ -229,6 +234,11 @@ class DurableState:
             "under way, so ask later how the transaction ended"
         )
 
+    def limit(self, calls: Limited) -> None:
+        """Refuse these calls after `tx.ending_timeout`, unless they are answered by then."""
+        if not calls.done():
+            self._timeout.watch(calls)
+
     def sync_soon(self, lsn: int) -> None:
         """Sync this edit with the next batch, without waiting for it."""
         if self._log is not None:
@@ -246,24 +256,28 @@ class DurableState:
         return self._tenure.ended
 
     async def open(
-        self, mark: StoreMark | None, listener: RecoveryListener, leadership: Leadership | None
+        self,
+        recorded: RecordedFiles | None,
+        listener: Listener,
+        leadership: Leadership | None,
     ) -> None:
         """Recover and come up. If the files can't be used the service is down, with a reason. Files
-        that are older than the mark are damage. This and each later recovery calls the listener.
+        that are older than `recorded` says are damage. This and each later recovery calls the
+        listener.
 
         Without `leadership` no other server uses the files.
         """
-        self._mark, self._listener = mark, listener
+        self._recorded, self._listener = recorded, listener
         self._tenure = Tenure(leadership)
         self._open_file = self._tenure.fenced(self._open_unfenced)
         await self.reopen()
 
-    async def begin_unused(self, mark: StoreMark) -> None:
+    async def begin_unused(self, recorded: RecordedFiles) -> None:
         """Make the first snapshot file while transactions are switched off: it proves later that
         messages were lost (decision 0037). Files that exist are not touched."""
-        if mark.has_seen_files:
+        if recorded.has_seen_files:
             return
-        self.store_id = mark.store_id
+        self.store_id = recorded.store_id
         header, image = self._header(1, 0), fresh_image(now_ms=self._now_ms())
         try:
             await self._in_thread_files(partial(self._make_first_file, header, image))
@@ -428,9 +442,9 @@ class DurableState:
                 self._log = None
             self._log_changed.set()
 
-    async def _recover(self) -> _Opened:
+    async def _recover(self) -> _Recovered:
         recovered = await self._in_thread_files(
-            partial(recover_durably, self._directory, self._mark, self._tenure)
+            partial(recover_durably, self._directory, self._recorded, self._tenure)
         )
         if recovered is None:
             return await self._begin_first()
@@ -438,15 +452,17 @@ class DurableState:
             return await self._begin_behind_snapshot(recovered)
         return await self._continue(recovered)
 
-    async def _begin_first(self) -> _Opened:
-        mark = self._mark
+    async def _begin_first(self) -> _Recovered:
+        recorded = self._recorded
         # A message store has its id before the first file is made, so that files beside an empty
         # message store prove that its messages are lost (decision 0037).
-        self.store_id = mark.store_id if mark and mark.store_id else self._new_store_id()
+        self.store_id = (
+            recorded.store_id if recorded and recorded.store_id else self._new_store_id()
+        )
         state = TransactionState(fresh_image(now_ms=self._now_ms()))
         return await self._begin(state, first_sequence(self._tenure.epoch))
 
-    async def _begin_behind_snapshot(self, recovered: Recovered) -> _Opened:
+    async def _begin_behind_snapshot(self, recovered: Recovered) -> _Recovered:
         # Another leader may have made that snapshot, and a third one, in the meantime, another. The
         # log names no snapshot, so each leader begins with its own.
         self.store_id = recovered.store_id
@@ -455,7 +471,7 @@ class DurableState:
         files = [*recovered.files, *opened.files]
         return replace(opened, files=files, leftovers=recovered.leftovers, notes=recovered.notes)
 
-    async def _begin(self, state: TransactionState, sequence: int) -> _Opened:
+    async def _begin(self, state: TransactionState, sequence: int) -> _Recovered:
         self._next_sequence = sequence + 2
         # The snapshot comes first: alone it is an empty beginning, and a log alone is damage.
         snapshot, _ = await self._in_thread_files(
@@ -463,9 +479,9 @@ class DurableState:
         )
         header, edits = self._header(sequence + 1, 1), self._first_edits(state)
         file = await self._in_thread_files(partial(self._make_log, header, edits))
-        return _Opened(state, file, snapshot, [snapshot, file.known], [], [])
+        return _Recovered(state, file, snapshot, [snapshot, file.known], [], [])
 
-    async def _continue(self, recovered: Recovered) -> _Opened:
+    async def _continue(self, recovered: Recovered) -> _Recovered:
         self.store_id = recovered.store_id
         sequence = recovered.next_sequence(self._tenure.epoch)
         self._next_sequence = sequence + 2
@@ -488,7 +504,7 @@ class DurableState:
             partial(self._make_snapshot, self._header(sequence + 1, image.lsn), image)
         )
         files = [*recovered.files, file.known, snapshot]
-        return _Opened(state, file, snapshot, files, recovered.leftovers, recovered.notes)
+        return _Recovered(state, file, snapshot, files, recovered.leftovers, recovered.notes)
 
     def _make_log(self, header: FileHeader, edits: Sequence[tuple[int, Edit]]) -> LogFile:
         path = self._free_log_path(now_ms=header.created_ms, sequence=header.sequence)
@@ -516,7 +532,7 @@ class DurableState:
             previous_length=before[1],
         )
 
-    def _come_up(self, opened: _Opened) -> None:
+    def _come_up(self, opened: _Recovered) -> None:
         state = opened.state
         state.advance_view(state.lsn)
         self._state, self._files, self.notes = state, opened.files, opened.notes
@@ -530,14 +546,14 @@ class DurableState:
             open_file=self._open_file,
             is_shared=self._tenure.is_shared,
             on_durable=self._reached,
-            on_failed=self._failed,
+            on_failed=self._log_failed,
             observe=self._observe,
             elapsed_s=self._elapsed_s,
             arrivals=self._arrivals,
         )
         self._log_changed.set()
         self.newest_snapshot = opened.snapshot
-        self._mark = StoreMark(self.store_id, state.highest_reserved)
+        self._recorded = RecordedFiles(self.store_id, state.highest_reserved)
         self._retry_interval_ms = RETRY_INTERVAL_MS
         self.recovery_count += 1
         self._set_status(ServiceState.RUNNING, "")
@@ -563,6 +579,10 @@ class DurableState:
         self.disable(self._tenure.ended or reason)
         self._failed_at_ms = self._now_ms()
 
+    def _log_failed(self, reason: str) -> None:
+        self._failed(reason)
+        self._listener.log_failed(reason)
+
     def _reached(self, lsn: int) -> None:
         assert self._state is not None
-        self._ended_rows.synced(lsn, self._state.advance_view(lsn))
+        self._listener.became_durable(lsn, self._state.advance_view(lsn))

@@ -1,7 +1,7 @@
 """The transaction files: their names, their headers, and which of them a directory holds.
 
     snapshot.<ms>, txlog.<ms>; of a leader of epoch e, snapshot.<ms>.<e>, txlog.<ms>.<e>
-    file   := magic(8) version(2) frame*        big-endian; frames as in tuff.disk.records
+    file   := magic(8) version(2) frame*        big-endian; frames as in tuff_storage.disk.records
     header := the first frame, a MessagePack map: sequence, store_id, created_ms, lsn,
               previous_sequence, previous_length
 
@@ -20,7 +20,7 @@ from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 
-from tuff.disk.records import Damage, pack_frame, read_frame
+from tuff_storage.disk.records import Damage, pack_frame, read_frame
 from tx.edits import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_bytes, to_bytes
 
 HEADER_BYTES_MAX = 4096  # bytes that are read of a file to get its header
@@ -46,8 +46,9 @@ class FileKind(Enum):
 FORMAT_VERSION = 1  # of both kinds
 PREPARED_VERSION = 2  # of a snapshot that holds prepared transactions
 OWNERS_VERSION = 3  # of a snapshot that holds principals of transactions
+REQUESTS_VERSION = 4  # of one with request ids of starts, or transactions of messages only
 _VERSIONS = {
-    FileKind.SNAPSHOT: (FORMAT_VERSION, PREPARED_VERSION, OWNERS_VERSION),
+    FileKind.SNAPSHOT: (FORMAT_VERSION, PREPARED_VERSION, OWNERS_VERSION, REQUESTS_VERSION),
     FileKind.LOG: (FORMAT_VERSION,),
 }
 _MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}

@@ -1,5 +1,5 @@
 """What an operator sees of transactions: the changes of one, and the snapshot files (protocol
-§5.6).
+§5.5).
 
 The files can be read while the service is down or stopped: they show why.
 """
@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tuff.disk.event_loop import InThread
+from kernel.event_loop import InThread
+from kernel.exchange import Reply, Request, Route, json_reply, read_query
+from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, NotFoundError
-from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
-from tuff.protocol.json_forms import payload_to_json, pointer_to_json, shown
+from tuff.protocol.json_bodies import payload_to_json, pointer_to_json, shown
 from tx.files import DamagedFilesError, FileHeader, FileKind, known_file, list_files
 from tx.manager import TransactionManager
 from tx.outcomes import OpenTransaction, Outcome, ended_error
-from tx.routes import ONE_PATH, ROOT_PATH, pointer_of, while_running
+from tx.routes import pointer_of, while_running
 from tx.snapshot_file import read_snapshot
 from tx.state import StateImage
 
@@ -53,7 +54,7 @@ class SnapshotFiles:
             BadRequestError: it is too large.
         """
         return self._in_thread(
-            lambda: json_reply(_content_form(*read_content(self._directory, name)))
+            lambda: json_reply(_content_body(*read_content(self._directory, name)))
         )
 
 
@@ -83,7 +84,7 @@ def read_content(directory: Path, name: str) -> tuple[SnapshotInfo, StateImage]:
     info = next((each for each in listed(directory) if each.name == name), None)
     if info is None:
         raise NotFoundError(
-            f"there is no snapshot file {shown(name)}; GET {ROOT_PATH}/snapshots lists them"
+            f"there is no snapshot file {shown(name)}; {operations.LIST_SNAPSHOT_FILES} lists them"
         )
     if info.size_bytes > SNAPSHOT_BYTES_MAX:
         raise BadRequestError(
@@ -104,7 +105,7 @@ def routes(manager: TransactionManager, files: SnapshotFiles) -> list[Route]:
 
     async def snapshots(request: Request) -> Reply:
         read_query(request.query, parameters=())
-        return json_reply({"files": [_file_form(each) for each in await files.all()]})
+        return json_reply({"files": [_file_body(each) for each in await files.all()]})
 
     async def snapshot(request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -115,16 +116,16 @@ def routes(manager: TransactionManager, files: SnapshotFiles) -> list[Route]:
         found = await manager.completion.outcome(pointer_of(request))
         if isinstance(found, Outcome):
             raise ended_error(found)
-        return json_reply(_changes_form(found))
+        return json_reply(_changes_body(found))
 
     return [
-        Route("GET", f"{ROOT_PATH}/snapshots", snapshots),
-        Route("GET", f"{ROOT_PATH}/snapshots/{{file}}", snapshot),
-        Route("GET", f"{ONE_PATH}/changes", while_running(manager, changes)),
+        Route(operations.LIST_SNAPSHOT_FILES, snapshots),
+        Route(operations.GET_SNAPSHOT_FILE, snapshot),
+        Route(operations.GET_CHANGES, while_running(manager, changes)),
     ]
 
 
-def _changes_form(opened: OpenTransaction) -> dict[str, object]:
+def _changes_body(opened: OpenTransaction) -> dict[str, object]:
     changes, conflict = sorted(opened.changes or ()), opened.conflict
     return {
         "count": len(changes),
@@ -134,7 +135,7 @@ def _changes_form(opened: OpenTransaction) -> dict[str, object]:
     }
 
 
-def _file_form(info: SnapshotInfo) -> dict[str, object]:
+def _file_body(info: SnapshotInfo) -> dict[str, object]:
     header = info.header
     return {
         "file": info.name,
@@ -145,10 +146,10 @@ def _file_form(info: SnapshotInfo) -> dict[str, object]:
     }
 
 
-def _content_form(info: SnapshotInfo, image: StateImage) -> dict[str, object]:
+def _content_body(info: SnapshotInfo, image: StateImage) -> dict[str, object]:
     view = image.view
     return {
-        **_file_form(info),
+        **_file_body(info),
         "readPointer": pointer_to_json(view.read_pointer),
         "writePointer": pointer_to_json(image.last_pointer),
         "inProgress": list(map(pointer_to_json, view.in_progress)),

@@ -3,17 +3,19 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from tuff.protocol.errors import TransactionsInProgressError
 from tx.durable_state import DurableState
 from tx.edits import InvalidReason, Truncated
 from tx.message_rows import MessageRows
+from tx.settings import PRUNED_COUNT_MAX
 from tx.state import TransactionState
-from tx.write_gates_and_key_locks import TransactionLocks
+from tx.under_way import UnderWay
 
 
 @dataclass(frozen=True, slots=True)
-class SweepMark:
+class LastSweep:
     """When the last retention pass was, in ms, and the snapshot file it used, if any."""
 
     at_ms: int
@@ -28,7 +30,7 @@ class Invalids:
     pointers: list[int]
     by_reason: Mapping[InvalidReason, list[int]]
     prunable: list[int]
-    swept: SweepMark | None
+    swept: LastSweep | None
 
 
 class InvalidList:
@@ -37,14 +39,14 @@ class InvalidList:
     def __init__(
         self,
         durable: DurableState,
-        locks: TransactionLocks,
+        under_way: UnderWay,
         rows: MessageRows,
         *,
         now_ms: Callable[[], int],
-        last_sweep: Callable[[], SweepMark | None],
+        last_sweep: Callable[[], LastSweep | None],
     ) -> None:
         self._durable = durable
-        self._locks = locks
+        self._under_way = under_way
         self._rows = rows
         self._now_ms = now_ms
         self._last_sweep = last_sweep
@@ -78,10 +80,27 @@ class InvalidList:
         await self._durable.synced_in_time(self._durable.state.lsn)
         return len(edit.pointers), kept
 
+    def prune_messages_only(self) -> None:
+        """Take off the list, without waiting for it, the pointers of transactions in which only
+        messages took part, once no row carries them: no other store needs the list for them."""
+        state = self._durable.state
+        found: list[int] = []
+        for transaction_id in islice(state.prunable, PRUNED_COUNT_MAX):
+            pointers = [
+                each for each in state.find(transaction_id).pointers if each in state.invalid
+            ]
+            # Only durably invalid ones: the rows of the others are still to be rolled back.
+            if all(each in state.view.invalid and not self._is_needed(each) for each in pointers):
+                found += pointers
+        if found:
+            self._durable.sync_soon(
+                self._durable.record(Truncated(self._now_ms(), tuple(sorted(found))))
+            )
+
     def prune(self, *, also_lost: bool) -> None:
         """Take pointers that no row carries off the list, without waiting for it. `also_lost`:
         also pointers whose start did not reach the log. The list is all that remembers them."""
-        # Only durably invalid ones: the rows of the others are still to be marked.
+        # Only durably invalid ones: the rows of the others are still to be rolled back.
         state = self._durable.state
         listed = [each for each in self._listed() if also_lost or each in state.outcomes]
         edit, _ = truncate(state, listed, keeps=self._is_needed, now_ms=self._now_ms())
@@ -96,7 +115,7 @@ class InvalidList:
         """Whether a pointer on the invalid list may still hide a row, or a write in flight."""
         if self._rows.is_carried(pointer) or not self._rows.is_cleared(pointer):
             return True
-        return self._locks.has_writes(self._durable.state.find(pointer).transaction_id)
+        return self._under_way.has_writes(self._durable.state.find(pointer).transaction_id)
 
 
 def truncate(

@@ -21,7 +21,7 @@ class NotLeaderError(OSError):
 
 
 class Leadership(Protocol):
-    """That this process was elected to lead transactions. Any thread may use it."""
+    """The proof that this process was elected to lead transactions. Any thread may use it."""
 
     @property
     def epoch(self) -> int:
@@ -66,8 +66,9 @@ class Tenure:
             raise
 
     def fenced(self, open_file: OpenFile) -> OpenFile:
-        """The same, for files whose content only counts if it is the leader's. Opening one requires
-        the leadership too: a log is opened once it is made, before anything relies on it."""
+        """A function that opens files whose content only counts if it is the leader's: it
+        requires the leadership after the opening. A log is opened once it is made, before anything
+        relies on it."""
         if not self.is_shared:
             return open_file
 

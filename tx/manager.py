@@ -1,26 +1,29 @@
 """The transaction service as a whole: makes its parts, opens and closes them, and does its periodic
 work: time-outs, forgetting old outcomes, pruning the invalid list, snapshots.
 
-Callers use the parts: `starts` and `completion` for single transactions, `autocommit`, `sinks`,
+Callers use the parts: `completion` for transactions, `autocommit`, `sinks`,
 `invalid_list` and `monitoring`; the message store uses `write_permits`.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tuff.disk.event_loop import Arrivals, InThread
-from tuff.log_events import event
+from kernel.event_loop import Arrivals, InThread, Spawn
+from kernel.log_events import event
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.autocommit import Autocommit
-from tx.commit_and_abort import Completion
+from tx.completion import Completion
+from tx.counters import TransactionCounters
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
-from tx.invalid_list import InvalidList, SweepMark
+from tx.invalid_list import InvalidList, LastSweep
 from tx.leadership import Leadership
-from tx.message_rows import EndedRows, MessageRows, Spawn
-from tx.mixed_backups import StoreMark
-from tx.monitoring import Monitoring, TransactionCounters
+from tx.machine import Machine
+from tx.message_rows import MessageRows
+from tx.mixed_backups import RecordedFiles
+from tx.monitoring import Monitoring
 from tx.pointer_reservation import ReservedPointers
 from tx.settings import (
     FULL_LOG_INTERVAL_MS,
@@ -29,18 +32,20 @@ from tx.settings import (
     TransactionSettings,
 )
 from tx.sinks import Sinks
-from tx.start_and_checkpoint import Starts
+from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
 from tx.timeouts import Timeouts
+from tx.under_way import UnderWay
 from tx.wal import DiskFile, OpenFile
-from tx.write_gates_and_key_locks import TransactionLocks
 from tx.write_permits import WritePermits
 
 log = logging.getLogger(__name__)
 
 
 class TransactionManager:
-    """Lives on one event loop. While the service is down or stopped, the async methods of its
+    """`may_forget`: whether the clock can be trusted so far that outcomes are forgotten by age.
+
+    Lives on one event loop. While the service is down or stopped, the async methods of its
     parts, and those that the message store uses, raise TransactionsUnavailableError at once."""
 
     def __init__(
@@ -59,25 +64,25 @@ class TransactionManager:
         store_id: Callable[[], str],
         status_changed: Callable[[], None] = lambda: None,
         observe: Callable[[str, float], None] = lambda _name, _value: None,
-        last_sweep: Callable[[], SweepMark | None] = lambda: None,
+        last_sweep: Callable[[], LastSweep | None] = lambda: None,
+        may_forget: Callable[[], bool] = lambda: True,
         open_file: OpenFile = DiskFile,
     ) -> None:
         self._settings = settings
         self._rows = rows
         self._now_ms = now_ms
+        self._may_forget = may_forget
         self._spawn = spawn
-        # Not before `open`: until then the mark of the message store is not known, nor which
-        # pointers its rows carry, and pruning would take these off the invalid list.
+        # Not before `open`: until then it is not known what the message store has recorded, nor
+        # which pointers its rows carry, and pruning would take these off the invalid list.
         self._may_recover = False
         self._pruned_at_ms = 0
         self._up_since_ms = 0
         self._snapshot_tried_at_ms = 0
-        self._locks = TransactionLocks()
-        self._ended_rows = EndedRows(self._locks, rows, spawn=spawn)
+        self._under_way = UnderWay(self._go_on_soon)
         self.durable = DurableState(
             directory,
             settings,
-            self._ended_rows,
             now_ms=now_ms,
             elapsed_s=elapsed_s,
             in_thread_log=in_thread_log,
@@ -92,22 +97,26 @@ class TransactionManager:
         self.timeouts = Timeouts(rows, max_block_s=max_block_s, now_ms=now_ms)
         self._make_parts(last_sweep)
 
-    def _make_parts(self, last_sweep: Callable[[], SweepMark | None]) -> None:
-        durable, locks, rows, timeouts = self.durable, self._locks, self._rows, self.timeouts
+    def _make_parts(self, last_sweep: Callable[[], LastSweep | None]) -> None:
+        durable, under_way, rows = self.durable, self._under_way, self._rows
         settings, counters, now_ms, spawn = self._settings, self.counters, self._now_ms, self._spawn
-        self.completion = completion = Completion(
-            durable, locks, self._ended_rows, timeouts, rows, settings, counters,
-            now_ms=now_ms,
-        )  # fmt: skip
         self._pointers = pointers = ReservedPointers(durable, rows, now_ms=now_ms, spawn=spawn)
-        self.starts = starts = Starts(
-            durable, completion, pointers, timeouts, settings, counters, now_ms=now_ms
+        self.machine = machine = Machine(
+            durable, under_way, pointers, self.timeouts, rows, settings, counters, now_ms=now_ms
         )
-        self.autocommit = Autocommit(durable, starts, completion)
-        self.sinks = Sinks(durable, completion, starts, pointers, settings, counters, now_ms=now_ms)
-        self.invalid_list = InvalidList(durable, locks, rows, now_ms=now_ms, last_sweep=last_sweep)
-        self.monitoring = Monitoring(durable, timeouts, now_ms=now_ms)
-        self.write_permits = WritePermits(durable, locks)
+        self.completion = completion = Completion(durable, machine, rows, settings, spawn=spawn)
+        self.autocommit = Autocommit(durable, completion)
+        self.sinks = Sinks(
+            durable, completion, machine, pointers, settings, counters, now_ms=now_ms
+        )
+        self.invalid_list = InvalidList(
+            durable, under_way, rows, now_ms=now_ms, last_sweep=last_sweep
+        )
+        self.monitoring = Monitoring(durable, self.timeouts, now_ms=now_ms)
+        self.write_permits = WritePermits(durable, under_way)
+
+    def _go_on_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self.completion.go_on)
 
     @property
     def status(self) -> ServiceStatus:
@@ -121,20 +130,22 @@ class TransactionManager:
         if self._settings.enabled and status.state is ServiceState.DOWN and status.reason != reason:
             self.durable.disable(reason)
 
-    async def open(self, mark: StoreMark | None, *, leadership: Leadership | None = None) -> None:
+    async def open(
+        self, recorded: RecordedFiles | None, *, leadership: Leadership | None = None
+    ) -> None:
         """Recover. Never raises for bad files: the service is then down, with a reason.
 
-        `mark` is what the message store remembers of the files, None when it knows of none. A
+        `recorded` is what the message store remembers of the files, None when it knows of none. A
         server that shares the files with others opens once it leads, and passes its leadership.
         Once that is lost, the service is down until the process ends (`durable.lost_leadership`).
         """
         if not self._settings.enabled:
-            if mark is not None:
-                await self.durable.begin_unused(mark)
+            if recorded is not None:
+                await self.durable.begin_unused(recorded)
             self.durable.disable("transactions are switched off (tx.enabled=false)")
             return
         self._may_recover = True
-        await self.durable.open(mark, self, leadership)
+        await self.durable.open(recorded, self, leadership)
 
     def first_edits(self, state: TransactionState) -> Iterator[Edit]:
         """The edits with which the log continues after a recovered state. Each is applied before
@@ -143,7 +154,7 @@ class TransactionManager:
         yield Restarted(now_ms, not state.is_clean, state.blocks)
         # A commit or prepare that was cut off: its rows are there, or on their way, and its record
         # is not.
-        cut_off = self._rows.final_pointers() | self._locks.claiming()
+        cut_off = self._rows.final_pointers() | self._under_way.claiming()
         for opened in list(state.open.values()):
             if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):
                 topics = tuple(self._rows.topics(opened.pointers))
@@ -154,15 +165,26 @@ class TransactionManager:
     def came_up(self, state: TransactionState) -> None:
         """The service is up, and all that the state holds is durable."""
         self._up_since_ms = self._now_ms()
-        self._ended_rows.came_up(state)
+        self.machine.came_up(state)
         self._pointers.came_up(state)
         self.timeouts.begin_all(state.open.values())
+        self.completion.act()
+
+    def became_durable(self, lsn: int, changes: Sequence[ViewChange]) -> None:
+        """Edits up to this one are durable, and these changes are in the view now."""
+        self.machine.durable(lsn, changes)
+        self.completion.act()
+
+    def log_failed(self, reason: str) -> None:
+        """The log failed: a recovery decides which edits stand."""
+        self.machine.failed(reason)
 
     def rows_found(self, pointers: Iterable[int]) -> None:
-        """Rows of these pointers were found that may not have been settled or marked. Does nothing
-        while the service is not running: coming up, it looks at all rows."""
+        """Rows of these pointers were found that may not have been ended or rolled back. Does
+        nothing while the service is not running: coming up, it looks at all rows."""
         if self.status.state is ServiceState.RUNNING:
-            self._ended_rows.found(pointers, self.durable.state)
+            self.machine.rows_found(pointers)
+            self.completion.act()
 
     async def tick(self) -> None:
         """The periodic work: time-outs, forgetting outcomes, pruning, snapshots, and recovery after
@@ -186,7 +208,8 @@ class TransactionManager:
                 pointer in state.invalid or self._rows.is_carried(pointer) for pointer in pointers
             )
 
-        ended_before_ms = self._now_ms() - self._outcomes_kept_ms
+        # By a clock that is wrongly ahead, all of them would be old.
+        ended_before_ms = self._now_ms() - self._outcomes_kept_ms if self._may_forget() else 0
         state.outcomes.forget(ended_before_ms=ended_before_ms, is_needed=is_needed)
 
     @property
@@ -195,8 +218,11 @@ class TransactionManager:
 
     def _prune_if_due(self) -> None:
         now_ms = self._now_ms()
-        if self._settings.prune_invalid and now_ms - self._pruned_at_ms >= PRUNE_INTERVAL_MS:
-            self._pruned_at_ms = now_ms
+        if now_ms - self._pruned_at_ms < PRUNE_INTERVAL_MS:
+            return
+        self._pruned_at_ms = now_ms
+        self.invalid_list.prune_messages_only()
+        if self._settings.prune_invalid:
             # A transaction that a crash lost can be asked for as long as any other outcome.
             is_past_crash = now_ms - self._up_since_ms >= self._outcomes_kept_ms
             self.invalid_list.prune(also_lost=is_past_crash)

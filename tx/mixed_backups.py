@@ -24,14 +24,14 @@ _ADVICE = (
 
 
 @dataclass(frozen=True, slots=True)
-class StoreMark:
+class RecordedFiles:
     """The record that the message store has of the transaction files beside it.
 
     `store_id` is that of both, empty where it has none; it is stored before the files are made.
     `highest_reserved` is the highest pointer that the files reserved, 0 where it never saw any.
     `seen_lsn` is the edit up to which they were durable at its last write, None where it does not
     say. `last` is the highest offset that it assigned. `carried` are the pointers of its rows that
-    are neither settled nor marked, None where they are not to be checked.
+    are neither ended nor rolled back, None where they are not to be checked.
     """
 
     store_id: str
@@ -51,9 +51,9 @@ def require_one_age(
     state: TransactionState,
     newest: KnownFile,
     files: list[KnownFile],
-    mark: StoreMark | None,
+    recorded: RecordedFiles | None,
 ) -> None:
-    """Check files that were replayed to this state against each other, and against the mark.
+    """Check files that were replayed to this state against each other and against `recorded`.
 
     Raises:
         DamagedFilesError: they belong to different stores, or one of the two stores is older.
@@ -62,32 +62,34 @@ def require_one_age(
     for known in files:
         if known.header.store_id != store_id:
             raise damaged(known.path.name, 0, f"it belongs to another store than {store_id}")
-    if mark is None:
+    if recorded is None:
         return
-    if mark.store_id not in ("", store_id):
+    if recorded.store_id not in ("", store_id):
         raise DamagedFilesError(
-            f"{directory} belongs to store {store_id}, and the message store to {mark.store_id}; "
-            f"{_ADVICE}"
+            f"{directory} belongs to store {store_id}, and the message store to "
+            f"{recorded.store_id}; {_ADVICE}"
         )
-    if state.highest_reserved < mark.highest_reserved:
+    if state.highest_reserved < recorded.highest_reserved:
         raise DamagedFilesError(
             f"{directory} knows pointers up to {state.highest_reserved}, and pointers up to "
-            f"{mark.highest_reserved} were reserved: the transaction files are older; {_ADVICE}"
+            f"{recorded.highest_reserved} were reserved: the transaction files are older; {_ADVICE}"
         )
-    if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:
+    if recorded.seen_lsn is not None and state.lsn < recorded.seen_lsn:
         raise DamagedFilesError(
             f"{directory} knows edits up to {state.lsn}, and the message store has seen "
-            f"{mark.seen_lsn}: the transaction files are older; {_ADVICE}"
+            f"{recorded.seen_lsn}: the transaction files are older; {_ADVICE}"
         )
-    if mark.carried is not None:
-        _check_messages(state, mark.carried, mark)
+    if recorded.carried is not None:
+        _check_messages(state, recorded.carried, recorded)
 
 
-def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: StoreMark) -> None:
+def _check_messages(
+    state: TransactionState, carried: AbstractSet[int], recorded: RecordedFiles
+) -> None:
     """Raises: DamagedFilesError: the messages are older than the transaction files.
 
     Rows of a transaction with an unknown outcome would be shown as committed. The index rows of a
-    commit stay until a write batch settles them, and that batch records that it has seen the
+    commit stay until a write batch deletes them, and that batch records that it has seen the
     commit."""
     for pointer in carried:
         if not is_known(state, pointer):
@@ -96,13 +98,13 @@ def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: St
                 "outcome is not known: the messages are older than the transaction files; "
                 f"{_ADVICE}"
             )
-    for outcome in commits_without_rows(state, carried, seen=mark.seen_lsn, last=mark.last):
+    for outcome in commits_without_rows(state, carried, seen=recorded.seen_lsn, last=recorded.last):
         raise DamagedFilesError(
             f"transaction {outcome.transaction_id} committed messages to "
             f"{', '.join(outcome.topics)} that the message store does not have: it is older "
             f"than the transaction files; {_ADVICE}"
         )
-    for opened in prepared_without_rows(state, carried, seen=mark.seen_lsn):
+    for opened in prepared_without_rows(state, carried, seen=recorded.seen_lsn):
         raise DamagedFilesError(
             f"transaction {opened.transaction_id} is prepared with messages that the message store "
             f"does not have: it is older than the transaction files; {_ADVICE}"
@@ -112,7 +114,7 @@ def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: St
 def prepared_without_rows(
     state: TransactionState, carried: AbstractSet[int], *, seen: int | None
 ) -> Iterator[OpenTransaction]:
-    """As `commits_without_rows`, of prepared transactions."""
+    """Prepared transactions whose message rows are missing."""
     for opened in state.prepared:
         prepared = opened.prepared
         if prepared is None or seen is None or prepared.lsn <= seen:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from tuff.disk.files import make_directory, sync_directory, write_again
+from tuff_storage.disk.files import make_directory, sync_directory, write_again
 from tx.consistency import contradiction
 from tx.files import (
     DamagedFilesError,
@@ -24,7 +24,7 @@ from tx.files import (
     list_files,
 )
 from tx.leadership import Tenure
-from tx.mixed_backups import StoreMark, require_one_age
+from tx.mixed_backups import RecordedFiles, require_one_age
 from tx.snapshot_file import read_snapshot
 from tx.state import StateImage, TransactionState
 from tx.wal import LogContents, read_log
@@ -51,7 +51,7 @@ class Recovered:
         return max(found + 1, first_sequence(epoch))
 
 
-def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
+def recover(directory: Path, recorded: RecordedFiles | None) -> Recovered | None:
     """The state that the files hold, or None where there never was one. Blocks: run it in a thread.
 
     Raises:
@@ -60,10 +60,10 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
     """
     paths = list_files(directory)
     if not paths:
-        if mark is not None and mark.has_seen_files:
+        if recorded is not None and recorded.has_seen_files:
             raise DamagedFilesError(
                 f"{directory} holds no transaction files, though the message store beside it has "
-                f"seen pointers up to {mark.highest_reserved}; put them back, and start the "
+                f"seen pointers up to {recorded.highest_reserved}; put them back, and start the "
                 "transaction service again"
             )
         return None
@@ -81,23 +81,25 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
     logs = _chain(files, newest, image)
     contents = _replay(state, logs, notes)
     state.advance_view(state.lsn)
-    require_one_age(directory, state, newest, files, mark)
+    require_one_age(directory, state, newest, files, recorded)
     last_sequence = logs[-1].header.sequence if logs else 0
     length, proven = (contents.length, contents.proven_length) if contents else (0, 0)
     store_id = newest.header.store_id
     return Recovered(state, store_id, last_sequence, length, proven, files, late, notes)
 
 
-def recover_durably(directory: Path, mark: StoreMark | None, tenure: Tenure) -> Recovered | None:
-    """As `recover`, for a server that continues from there: makes the directory if it is missing,
-    and makes durable everything that was read. Raises: NotLeaderError."""
+def recover_durably(
+    directory: Path, recorded: RecordedFiles | None, tenure: Tenure
+) -> Recovered | None:
+    """Recover for a server that continues from there: make the directory if it is missing,
+    and make durable everything that was read. Raises: NotLeaderError."""
     tenure.require()
     make_directory(directory)
     # A name whose sync failed, or was cut off, can be read and be gone after a power cut. The
     # next log named it as the one before, and what was built on it was damaged then.
     sync_directory(directory)
     try:
-        recovered = recover(directory, mark)
+        recovered = recover(directory, recorded)
         if recovered is not None:
             _require_newest_epoch(recovered, tenure)
     except DamagedFilesError:

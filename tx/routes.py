@@ -1,99 +1,99 @@
 """The HTTP routes of transactions and sinks, and the JSON of their replies (protocol §5)."""
 
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from sys import float_info
 from typing import NamedTuple
 
-from tuff.protocol import json_forms
+from kernel.batch_routes import batch_route
+from kernel.exchange import (
+    EMPTY_REPLY,
+    Caller,
+    Handler,
+    Reply,
+    Request,
+    Route,
+    json_reply,
+    members_of,
+    read_query,
+    value_reply,
+)
+from tuff.protocol import json_bodies, operations
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidTimeoutError,
     OverloadedError,
+    StartWithdrawnError,
     TransactionUnknownError,
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.exchange import (
-    EMPTY_REPLY,
-    Caller,
-    Handler,
-    Joint,
-    Reply,
-    Request,
-    Route,
-    form_reply,
-    json_reply,
-    members_of,
-    read_query,
-)
-from tuff.protocol.json_forms import (
+from tuff.protocol.json_bodies import (
     check_object,
+    choice_from_json,
+    flag_from_json,
     payload_to_json,
     pointer_to_json,
     rollback_detail_to_json,
     shown,
+    text_from_json,
     transaction_to_json,
 )
 from tuff.protocol.pointer_list import POINTER_MAX
-from tuff.protocol.requests import PublishEntry
+from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.batch import Batch
-from tx.commit_and_abort import BegunCommit, CommitRequest
+from tx.calls import Commit, Start, StartRequest
+from tx.completion import Completion
 from tx.durable_state import ServiceState
 from tx.invalid_list import Invalids
 from tx.manager import TransactionManager
 from tx.monitoring import Overview
-from tx.outcomes import UNKNOWN_CLIENT, OpenTransaction, Outcome
-from tx.ownership import require_owner
+from tx.outcomes import UNKNOWN_CLIENT, EndedState, OpenTransaction, Outcome
+from tx.principals import require_principal
 from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
 from tx.sinks import EPOCH_MAX, EpochRequest, check_name
 from tx.state import Sink, StateImage
 
-ROOT_PATH = "/v1/transactions"
-ONE_PATH = f"{ROOT_PATH}/{{tx}}"
-_SINKS = "/v1/sinks"
-_SINK = f"{_SINKS}/{{sink}}"
 _START = "the start of a transaction"
 _COMMIT_MEMBERS = frozenset({"changes", "publish", "readOnly", "then"})
-_START_MEMBERS = frozenset({"type", "timeout", "client", "lists", "lease"})
+_START_MEMBERS = frozenset(
+    {"type", "timeout", "client", "lists", "lease", "requestId", "messagesOnly"}
+)
 _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 
 
 def routes(manager: TransactionManager) -> list[Route]:
     """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
     service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
-    batch = Batch(one.start, {"prepare": one.prepare, "resolve": one.resolve})
     need_it = [
-        Route("POST", ROOT_PATH, one.start, one.start_jointly),
-        Route("GET", ROOT_PATH, service.overview),
-        Route("POST", f"{ROOT_PATH}/run", one.run),
-        Route("POST", f"{ROOT_PATH}/batch", batch.handle),
-        Route("GET", f"{ROOT_PATH}/prepared", service.prepared),
-        Route("GET", f"{ROOT_PATH}/invalid", service.invalids),
-        Route("POST", f"{ROOT_PATH}/invalid/truncate", service.truncate),
-        Route("POST", f"{ROOT_PATH}/snapshot", service.take_snapshot),
-        Route("GET", f"{ROOT_PATH}/snapshot", service.snapshot_state),
-        Route("GET", ONE_PATH, one.outcome),
-        Route("POST", f"{ONE_PATH}/can-commit", one.can_commit),
-        Route("POST", f"{ONE_PATH}/commit", one.commit, one.commit_jointly),
-        Route("POST", f"{ONE_PATH}/prepare", one.prepare),
-        Route("POST", f"{ONE_PATH}/resolve", one.resolve),
-        Route("POST", f"{ONE_PATH}/abort", one.abort),
-        Route("POST", f"{ONE_PATH}/invalidate", one.invalidate),
-        Route("POST", f"{ONE_PATH}/checkpoint", one.checkpoint),
-        Route("POST", f"{ONE_PATH}/renew", one.renew),
-        Route("GET", _SINKS, sinks.show_all),
-        Route("GET", _SINK, sinks.show),
-        Route("DELETE", _SINK, sinks.forget),
-        Route("POST", f"{_SINK}/epochs/{{epoch}}", sinks.begin),
+        Route(operations.GET_OVERVIEW, service.overview),
+        Route(operations.RUN_TRANSACTION, one.run),
+        Route(operations.WITHDRAW_START, one.withdraw),
+        Route(operations.LIST_PREPARED, service.prepared),
+        Route(operations.LIST_INVALID, service.invalids),
+        Route(operations.TRUNCATE_INVALID, service.truncate),
+        Route(operations.TAKE_SNAPSHOT, service.take_snapshot),
+        Route(operations.GET_SNAPSHOT, service.snapshot_state),
+        Route(operations.GET_OUTCOME, one.outcome),
+        Route(operations.CAN_COMMIT, one.can_commit),
+        Route(operations.PREPARE, one.prepare),
+        Route(operations.RESOLVE, one.resolve),
+        Route(operations.ABORT, one.abort),
+        Route(operations.INVALIDATE, one.invalidate),
+        Route(operations.CHECKPOINT, one.checkpoint),
+        Route(operations.RENEW, one.renew),
+        Route(operations.JOIN, one.join),
+        Route(operations.LIST_SINKS, sinks.show_all),
+        Route(operations.GET_SINK, sinks.show),
+        Route(operations.FORGET_SINK, sinks.forget),
+        Route(operations.BEGIN_EPOCH, sinks.begin),
     ]
     return [
-        *(
-            route.wrapped(while_running(manager, route.handler), joint=route.joint)
-            for route in need_it
-        ),
-        Route("POST", f"{ROOT_PATH}/service/stop", service.stop),
-        Route("POST", f"{ROOT_PATH}/service/start", service.start),
+        batch_route(operations.START_TRANSACTION, one.start),
+        batch_route(operations.COMMIT, one.commit),
+        *(route.wrapped(while_running(manager, route.handler)) for route in need_it),
+        Route(operations.STOP_SERVICE, service.stop),
+        Route(operations.START_SERVICE, service.start),
     ]
 
 
@@ -112,144 +112,141 @@ class _TransactionRoutes:
     def __init__(self, manager: TransactionManager) -> None:
         self._manager = manager
 
-    async def start(self, request: Request) -> Reply:
-        start = _start_of(_members_of(request, _START_MEMBERS, what=_START))
-        return form_reply(request, await self._started(request, start), status=201)
+    @property
+    def _completion(self) -> Completion:
+        return self._manager.completion
 
-    def start_jointly(self, requests: Sequence[Request]) -> Joint:
-        """As `start`, for the calls that wait for nothing."""
-        replies = list(map(self._started_now, requests))
-        left = [index for index, reply in enumerate(replies) if reply is None]
-        return Joint(_ready([reply for reply in replies if reply is not None]), left)
+    def start(self, requests: Sequence[Request]) -> None:
+        """Start transactions."""
+        self._manager.durable.require_running()
+        asked: list[tuple[Request, _Start]] = []
+        for request in requests:
+            try:
+                asked.append((request, self._start_of(request)))
+            except TuffError as error:
+                request.reply(error)
+        waiting = []
+        started = self._manager.machine.start_all([start.request for _, start in asked])
+        for (request, start), result in zip(asked, started, strict=True):
+            if result is not None:
+                self._answer_start(request, start.lists, result)
+            else:
+                answer = partial(self._answer_start, request, start.lists)
+                waiting.append(Start(answer, start.request))
+        if waiting:
+            self._completion.take(waiting)
 
-    def _started_now(self, request: Request) -> Reply | None:
-        """None: nothing was done. `start` waits, or says why it is refused."""
-        try:
-            start = _start_of(_members_of(request, _START_MEMBERS, what=_START))
-            opened = self._manager.starts.start_now(
-                start.kind, start.timeout_s, start.client, start.lease_s, request.caller
-            )
-        except TuffError:
-            return None
-        if opened is None:
-            return None
-        return form_reply(request, self._object(request, opened, lists=start.lists), status=201)
+    def _answer_start(self, request: Request, lists: bool, result: object) -> None:  # noqa: FBT001 - of a partial
+        if isinstance(result, OpenTransaction):
+            shown_object = self._object(request, result, lists=lists)
+            request.reply(value_reply(request, shown_object, status=201))
+        else:
+            request.reply(_error(result))
 
-    async def _started(self, request: Request, start: "_Start") -> dict[str, object]:
-        """Start a transaction; returns its object."""
-        opened = await self._manager.starts.start(
-            start.kind,
-            start.timeout_s,
-            start.client,
-            lease_s=start.lease_s,
-            caller=request.caller,
+    def _start_of(self, request: Request) -> "_Start":
+        body = _members_of(request, _START_MEMBERS, what=_START)
+        return _start_of(body, request.caller)
+
+    def commit(self, requests: Sequence[Request]) -> None:
+        """Commit transactions."""
+        self._manager.durable.require_running()
+        calls = []
+        for request in requests:
+            try:
+                calls.append(self._commit_of(request))
+            except TuffError as error:
+                request.reply(error)
+        self._completion.take(calls)
+
+    def _commit_of(self, request: Request) -> Commit:
+        body = _members_of(request, _COMMIT_MEMBERS, what="a commit")
+        start = _start_behind(body, request.caller) if "then" in body else None
+        if start is not None:
+            self._manager.machine.require_valid(start.request)
+        is_read_only = _flag(body, "readOnly", default=False)
+        changes = _changes(body)
+        return Commit(
+            partial(self._answer_commit, request, start),
+            self._own(request),
+            frozenset() if is_read_only and changes is None else changes,
+            _entries(body),
+            is_read_only=is_read_only,
         )
-        return self._object(request, opened, lists=start.lists)
+
+    def _answer_commit(self, request: Request, start: "_Start | None", result: object) -> None:
+        if not isinstance(result, tuple):
+            request.reply(_error(result))
+            return
+        body = _committed_object(result)
+        if start is None:
+            request.reply(value_reply(request, body))
+            return
+        answer = partial(self._answer_next, request, body, start.lists)
+        self._completion.take([Start(answer, start.request)])
+
+    def _answer_next(
+        self,
+        request: Request,
+        body: dict[str, object],
+        lists: bool,  # noqa: FBT001 - of a partial
+        result: object,
+    ) -> None:
+        if isinstance(result, OpenTransaction):
+            body["next"] = self._object(request, result, lists=lists)
+        elif isinstance(result, UnavailableError | OverloadedError | StartWithdrawnError):
+            body["next"] = None  # the commit counts; the client starts by itself
+        else:
+            request.reply(_error(result))
+            return
+        request.reply(value_reply(request, body))
+
+    async def withdraw(self, request: Request) -> Reply:
+        body = _members_of(request, {"requestId"}, what="the withdrawal of a start")
+        request_id = _request_id(body, request.caller)
+        if request_id is None:
+            raise BadRequestError("a withdrawal names the requestId of the start")
+        outcome = await self._completion.withdraw(request_id)
+        pointer = None if outcome is None else pointer_to_json(outcome.transaction_id)
+        return value_reply(request, {"transactionId": pointer})
+
+    async def join(self, request: Request) -> Reply:
+        _members_of(request, (), what="a join")
+        opened = await self._completion.join(self._own(request))
+        return value_reply(request, {"state": opened.state})
 
     async def renew(self, request: Request) -> Reply:
         _members_of(request, (), what="a renewal")
-        opened = await self._manager.completion.renew(self._own(request))
+        opened = await self._completion.renew(self._own(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
-        return form_reply(
+        return value_reply(
             request, {"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms}
         )
 
     async def can_commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes"}, what="a can-commit")
-        await self._manager.completion.can_commit(self._own(request), _changes(body) or ())
-        return form_reply(request, {"state": "committing"})
-
-    async def commit(self, request: Request) -> Reply:
-        commit, start = self._commit_of(request)
-        outcome = await self._manager.completion.commit(
-            self._own(request),
-            changes=commit.changes,
-            publish=commit.publish,
-            read_only=commit.is_read_only,
-        )
-        return await self._committed(request, outcome, start)
-
-    def commit_jointly(self, requests: Sequence[Request]) -> Joint | None:
-        """As `commit`, for the calls that wait for nothing but the disk."""
-        begun: list[BegunCommit] = []
-        asked: list[tuple[Request, _Start | None]] = []
-        left: list[int] = []
-        for index, request in enumerate(requests):
-            one = self._begun_now(request, like=begun[0] if begun else None)
-            if one is None:
-                left.append(index)
-            else:
-                begun.append(one[0])
-                asked.append((request, one[1]))
-        return Joint(self._all_committed(asked, begun), left) if begun else None
-
-    def _begun_now(
-        self, request: Request, *, like: BegunCommit | None
-    ) -> "tuple[BegunCommit, _Start | None] | None":
-        """The commit, and the start that follows it. None: nothing was done. `commit` waits, or
-        says why it is refused. A commit without messages does not wait for the rows of others."""
-        try:
-            commit, start = self._commit_of(request)
-            if like is not None and bool(commit.publish) is not bool(like.entries):
-                return None
-            begun = self._manager.completion.begin_commit(self._own(request), commit)
-        except Exception:  # noqa: BLE001 - also of a bug: the others must not stay begun
-            return None
-        return None if begun is None else (begun, start)
-
-    async def _all_committed(
-        self, asked: Sequence[tuple[Request, "_Start | None"]], begun: Sequence[BegunCommit]
-    ) -> list[Reply | Exception]:
-        outcomes = await self._manager.completion.ended(begun)
-        return [
-            outcome
-            if isinstance(outcome, Exception)
-            else await self._committed(request, outcome, start)
-            for (request, start), outcome in zip(asked, outcomes, strict=True)
-        ]
-
-    def _commit_of(self, request: Request) -> "tuple[CommitRequest, _Start | None]":
-        """What a commit asks for, and for the start behind it."""
-        body = _members_of(request, _COMMIT_MEMBERS, what="a commit")
-        start = _start_behind(body)
-        if start is not None:
-            self._manager.starts.require_valid(start.kind, start.timeout_s, start.lease_s)
-        commit = CommitRequest(
-            changes=_changes(body),
-            publish=_entries(body),
-            is_read_only=_flag(body, "readOnly", default=False),
-        )
-        return commit, start
-
-    async def _committed(self, request: Request, outcome: Outcome, start: "_Start | None") -> Reply:
-        form = _committed_object(outcome)
-        if start is not None:
-            try:
-                form["next"] = await self._started(request, start)
-            except (UnavailableError, OverloadedError):
-                form["next"] = None  # the commit counts; the client starts by itself
-        return form_reply(request, form)
+        await self._completion.can_commit(self._own(request), _changes(body) or ())
+        return value_reply(request, {"state": "committing"})
 
     async def prepare(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
-        opened = await self._manager.completion.prepare(
+        opened = await self._completion.prepare(
             self._own(request),
             database=_database(body.get("database")),
             changes=_changes(body),
             publish=_entries(body),
         )
-        return form_reply(request, _prepared_reply(opened))
+        return value_reply(request, _prepared_reply(opened))
 
     async def resolve(self, request: Request) -> Reply:
         body = _members_of(request, {"outcome"}, what="a resolve")
         pointer = self._own(request)
         match body.get("outcome"):
             case "commit":
-                outcome = await self._manager.completion.commit_prepared(pointer)
-                return form_reply(request, _committed_object(outcome))
+                outcome = await self._completion.commit_prepared(pointer)
+                return value_reply(request, _committed_object(outcome.published))
             case "abort":
-                outcome = await self._manager.completion.abort_prepared(pointer)
-                return form_reply(request, {"state": outcome.state.value})
+                outcome = await self._completion.abort_prepared(pointer)
+                return value_reply(request, {"state": outcome.state.value})
             case other:
                 raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
 
@@ -261,44 +258,47 @@ class _TransactionRoutes:
             request_id=_request_id(body, request.caller),
             caller=request.caller,
         )
-        return form_reply(request, _committed_object(outcome))
+        return value_reply(request, _committed_object(outcome.published))
 
     async def abort(self, request: Request) -> Reply:
         _members_of(request, (), what="an abort")
-        outcome = await self._manager.completion.abort(self._own_or_invalid(request))
-        return form_reply(request, {"state": outcome.state.value})
+        outcome = await self._completion.abort(self._own_or_invalid(request))
+        return value_reply(request, {"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
         _members_of(request, (), what="an invalidation")
-        outcome = await self._manager.completion.invalidate(self._own(request))
-        return form_reply(request, {"state": outcome.state.value})
+        outcome = await self._completion.invalidate(self._own(request))
+        return value_reply(request, {"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
         _members_of(request, (), what="a checkpoint")
-        opened = await self._manager.starts.checkpoint(self._own(request))
-        return form_reply(request, self._object(request, opened, lists=True))
+        opened = await self._completion.checkpoint(self._own(request))
+        return value_reply(request, self._object(request, opened, lists=True))
 
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        found = await self._manager.completion.outcome(pointer_of(request))
-        shown = _outcome_object(found, self._manager.completion.topics(found))
+        found = await self._completion.outcome(pointer_of(request))
+        shown = _outcome_object(found, self._completion.topics(found))
         if isinstance(found, OpenTransaction):
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
             shown |= _prepared_members(found)
-        return form_reply(request, shown)
+        return value_reply(request, shown)
 
     def _own(self, request: Request) -> int:
-        """The pointer of the path. Raises: ForbiddenError: as `require_owner`."""
-        pointer, state = pointer_of(request), self._manager.durable.state
-        if (opened := state.opened(pointer)) is not None:
-            require_owner(request.caller, opened.transaction_id, state.owners)
+        """The pointer of the path. Raises: ForbiddenError: as `require_principal`."""
+        pointer = pointer_of(request)
+        if request.caller is not None:
+            state = self._manager.durable.state
+            if (opened := state.opened(pointer)) is not None:
+                require_principal(request.caller, opened.transaction_id, state.principals)
         return pointer
 
     def _own_or_invalid(self, request: Request) -> int:
-        """As `_own`; an abort takes an invalid transaction from the invalid list, too."""
+        """The own transaction of a caller, open or invalid: an abort takes an invalid transaction
+        from the invalid list, too."""
         pointer, state = self._own(request), self._manager.durable.state
         if pointer in state.invalid:
-            require_owner(request.caller, state.find(pointer).transaction_id, state.owners)
+            require_principal(request.caller, state.find(pointer).transaction_id, state.principals)
         return pointer
 
     def _object(
@@ -306,10 +306,10 @@ class _TransactionRoutes:
     ) -> dict[str, object]:
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         in_json = request.members is None
-        form = _transaction_object(opened, lists=lists and in_json, lease_ends_at_ms=ends_at_ms)
+        body = _transaction_object(opened, lists=lists and in_json, lease_ends_at_ms=ends_at_ms)
         if lists and not in_json:
-            form["encoded"] = opened.transaction.to_bytes()
-        return form
+            body["encoded"] = opened.transaction.to_bytes()
+        return body
 
 
 class _ServiceRoutes:
@@ -324,7 +324,7 @@ class _ServiceRoutes:
                 opened,
                 self._manager.completion.topics(opened),
                 self._manager.timeouts.lease_ends_at_ms(opened),
-                self._manager.durable.state.owners.of(opened.transaction_id),
+                self._manager.durable.state.principals.of(opened.transaction_id),
             )
             for opened in overview.open
         )
@@ -350,10 +350,10 @@ class _ServiceRoutes:
         if len(body) != 1:
             raise BadRequestError("a truncation names either ids or before")
         if "ids" in body:
-            pointers = json_forms.pointers_from_json(body["ids"], what="ids")
+            pointers = json_bodies.pointers_from_json(body["ids"], what="ids")
             removed_count, kept = await self._manager.invalid_list.truncate(pointers=pointers)
         else:
-            before_ms = json_forms.clamped_number(body["before"], what="before")
+            before_ms = json_bodies.clamped_number(body["before"], what="before")
             if before_ms < 0:
                 raise BadRequestError(f"before is a time in ms, and not {before_ms}")
             removed_count, kept = await self._manager.invalid_list.truncate(before_ms=before_ms)
@@ -380,8 +380,9 @@ class _ServiceRoutes:
         return json_reply({"state": ServiceState.RUNNING.value})
 
 
-async def _ready(replies: Sequence[Reply]) -> Sequence[Reply]:
-    return replies
+def _error(result: object) -> Exception:
+    assert isinstance(result, Exception)
+    return result
 
 
 def pointer_of(request: Request) -> int:
@@ -394,59 +395,51 @@ def pointer_of(request: Request) -> int:
     raise TransactionUnknownError(f"there is no transaction {shown(text)}")
 
 
-def _type(value: object) -> TransactionType:
-    if value is None:
-        return TransactionType.SHORT
-    for kind in TransactionType:
-        if value == kind.value:
-            return kind
-    raise BadRequestError(f"type is short or long, not {shown(value)}")
-
-
 class _Start(NamedTuple):
-    """What a start asks for."""
+    """What a start asks for; `lists`: its reply has the lists of the snapshot."""
 
-    kind: TransactionType
-    timeout_s: float | None
-    client: str
-    lease_s: float | None
+    request: StartRequest
     lists: bool
 
 
-def _start_of(body: Mapping[str, object]) -> _Start:
-    return _Start(
-        _type(body.get("type")),
-        _seconds_of(body, "timeout"),
-        client_of(body),
-        _seconds_of(body, "lease"),
-        _flag(body, "lists", default=True),
+def _start_of(body: Mapping[str, object], caller: Caller | None) -> _Start:
+    kind = body.get("type")
+    request = StartRequest(
+        type=TransactionType.SHORT
+        if kind is None
+        else choice_from_json(TransactionType, kind, what="type"),
+        timeout_s=_seconds_of(body, "timeout"),
+        client=client_of(body),
+        lease_s=_seconds_of(body, "lease"),
+        request_id=_request_id(body, caller),
+        is_messages_only=_flag(body, "messagesOnly", default=False),
+        caller=caller,
     )
+    return _Start(request, _flag(body, "lists", default=True))
 
 
-def _start_behind(commit: Mapping[str, object]) -> _Start | None:
+def _start_behind(commit: Mapping[str, object], caller: Caller | None) -> _Start | None:
     """The start that follows a commit, if it asks for one."""
     if "then" not in commit:
         return None
     then = check_object(commit["then"], members={"start"}, what="then")
-    return _start_of(check_object(then.get("start"), members=_START_MEMBERS, what=_START))
+    start = check_object(then.get("start"), members=_START_MEMBERS, what=_START)
+    return _start_of(start, caller)
 
 
 def _flag(body: Mapping[str, object], name: str, *, default: bool) -> bool:
-    value = body.get(name, default)
-    if not isinstance(value, bool):
-        raise BadRequestError(f"{name} is true or false, not {shown(value)}")
-    return value
+    return flag_from_json(body.get(name, default), what=name)
 
 
 def _changes(body: Mapping[str, object]) -> frozenset[bytes] | None:
     """None where the commit leaves them to the can-commits before."""
     if "changes" not in body:
         return None
-    return frozenset(json_forms.payloads_from_json(body["changes"], what="changes"))
+    return frozenset(json_bodies.payloads_from_json(body["changes"], what="changes"))
 
 
 def _entries(body: Mapping[str, object]) -> Sequence[PublishEntry]:
-    return json_forms.publish_entries_from_json(body["publish"]) if "publish" in body else ()
+    return json_bodies.publish_entries_from_json(body["publish"]) if "publish" in body else ()
 
 
 def _database(value: object) -> str:
@@ -461,9 +454,7 @@ class _SinkRoutes:
 
     async def begin(self, request: Request) -> Reply:
         body = _members_of(request, {"runId", "lease", "client"}, what="the begin of an epoch")
-        run_id = body.get("runId")
-        if not isinstance(run_id, str):
-            raise BadRequestError(f"runId is a string, not {shown(run_id)}")
+        run_id = text_from_json(body.get("runId"), "runId")
         asked = EpochRequest(sink=request.parameters["sink"], epoch=_epoch(request), run_id=run_id)
         sink, opened = await self._manager.sinks.begin(
             asked,
@@ -514,24 +505,21 @@ def _seconds_of(body: Mapping[str, object], name: str) -> float | None:
         return None
     if isinstance(value, int | float) and abs(value) > float_info.max:
         raise InvalidTimeoutError(f"{name} is more than any time in seconds: {shown(value)}")
-    return json_forms.seconds_from_json(value, what=name)
+    return json_bodies.seconds_from_json(value, what=name)
 
 
 def client_of(body: Mapping[str, object]) -> str:
     client = body.get("client")
     if client is None:
         return UNKNOWN_CLIENT
-    if not isinstance(client, str):
-        raise BadRequestError(f"client is a string, not {shown(client)}")
-    return _check_text(client, what="client", length_max=CLIENT_LENGTH_MAX)
+    text = text_from_json(client, "client")
+    return _check_text(text, what="client", length_max=CLIENT_LENGTH_MAX)
 
 
 def _request_id(body: Mapping[str, object], caller: Caller | None) -> str | None:
-    request_id = body.get("requestId")
-    if request_id is None:
+    if body.get("requestId") is None:
         return None
-    if not isinstance(request_id, str):
-        raise BadRequestError(f"requestId is a string, not {shown(request_id)}")
+    request_id = text_from_json(body["requestId"], "requestId")
     if not request_id:
         raise BadRequestError("requestId is empty; leave it out, or name the request")
     _check_text(request_id, what="requestId", length_max=REQUEST_ID_LENGTH_MAX)
@@ -553,17 +541,17 @@ def _transaction_object(
     opened: OpenTransaction, *, lists: bool, lease_ends_at_ms: int | None = None
 ) -> dict[str, object]:
     """The transaction object of protocol §5.1."""
-    form = transaction_to_json(opened.transaction, lists=lists)
-    form["state"] = opened.state
-    form["client"] = opened.client
-    form["timeout"] = _seconds(opened.timeout_ms)
-    form["startedAt"] = opened.started_at_ms
-    form["expiresAt"] = opened.expires_at_ms
+    body = transaction_to_json(opened.transaction, lists=lists)
+    body["state"] = opened.state
+    body["client"] = opened.client
+    body["timeout"] = _seconds(opened.timeout_ms)
+    body["startedAt"] = opened.started_at_ms
+    body["expiresAt"] = opened.expires_at_ms
     if opened.prepared is not None:
-        form |= _prepared_members(opened)
+        body |= _prepared_members(opened)
     if opened.lease_ms is not None:
-        form |= _lease_members(opened, lease_ends_at_ms)
-    return form
+        body |= _lease_members(opened, lease_ends_at_ms)
+    return body
 
 
 def _prepared_members(opened: OpenTransaction) -> dict[str, object]:
@@ -606,11 +594,11 @@ def _seconds(duration_ms: int) -> float:
     return duration_ms / 1000 if rest_ms else seconds
 
 
-def _committed_object(outcome: Outcome) -> dict[str, object]:
+def _committed_object(published: Sequence[RollbackDetail]) -> dict[str, object]:
     """The reply to a commit and to every repetition of it."""
     return {
-        "state": outcome.state.value,
-        "published": [rollback_detail_to_json(detail) for detail in outcome.published],
+        "state": EndedState.COMMITTED,
+        "published": [rollback_detail_to_json(detail) for detail in published],
     }
 
 

@@ -8,6 +8,7 @@ COUNT_MAX = 1 << 31  # the highest count that a setting takes
 # Internal limits.
 CLIENT_LENGTH_MAX = 256  # characters of a client's name; it stands in every record and error
 REQUEST_ID_LENGTH_MAX = 128  # characters (protocol §5.2)
+WITHDRAWN_COUNT_MAX = 10_000  # starts that are remembered as withdrawn; some 1.5 MiB
 OPEN_COUNT_MAX = 1_000_000  # transactions in progress; some 1 GiB with their change sets empty
 BATCH_COUNT_MAX = 8_192  # edits of one log batch; bounds the memory and the time of one write
 UNWANTED_S_MAX = 0.005  # seconds until an edit that no caller waits for is written, without a sync
@@ -15,13 +16,14 @@ PENDING_EDITS_MAX = 100_000  # edits that wait for the disk; more are refused as
 BLOCK_COUNT_MIN = 4  # pointers of a reserved block; each may become invalid by a crash
 BLOCK_COUNT_MAX = 4096  # pointers; 0.2 s of 20,000 starts a second
 BLOCK_GROWTH_MAX = 4  # times the pointers handed out since the previous block was reserved
-BLOCK_STALE_MS = 1_000  # after an idle time, pointers of that age are passed over for fresh ones
+BLOCK_STALE_MS = 1_000  # after an idle time, pointers reserved that long ago are passed over
 BLOCK_SECONDS = 0.2  # of the recent rate of starts; a renewal takes a small part of that
 RETRY_INTERVAL_MS = 1_000  # before the first attempt to come back from a failed disk; doubles
 RETRY_INTERVAL_MS_MAX = 30_000  # between two attempts; each leaves a file or two behind
 LOGGED_COUNT_MAX = 250_000  # edits behind a snapshot; a start replays some 50,000 of them a second
 FULL_LOG_INTERVAL_MS = 10_000  # between two snapshots that are taken because of that count
 PRUNE_INTERVAL_MS = 1_000  # between two prunings of the invalid list
+PRUNED_COUNT_MAX = 10_000  # transactions that one pruning looks at; some 20 ms
 
 
 class InvalidSettingError(ValueError):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 
+from kernel.exchange import Caller
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidNameError,
@@ -26,20 +27,19 @@ from tuff.protocol.errors import (
     TransactionNotInProgressError,
     TransactionTimedOutError,
 )
-from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX
-from tuff.protocol.json_forms import shown
+from tuff.protocol.json_bodies import shown
 from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.transaction import TransactionType
-from tx.commit_and_abort import Completion
+from tx.completion import Completion
+from tx.counters import TransactionCounters
 from tx.durable_state import DurableState
 from tx.edits import EpochBegun, InvalidReason, SinkForgotten
-from tx.monitoring import TransactionCounters
+from tx.machine import Machine
 from tx.outcomes import EndedState, OpenTransaction
-from tx.ownership import principal_of, require_owner
 from tx.pointer_reservation import ReservedPointers
+from tx.principals import caller_principal, require_principal
 from tx.settings import TransactionSettings
-from tx.start_and_checkpoint import Starts
 from tx.state import Sink
 from tx.timeouts import lease_ms, timeout_ms
 
@@ -167,7 +167,7 @@ class Sinks:
         self,
         durable: DurableState,
         completion: Completion,
-        starts: Starts,
+        machine: Machine,
         pointers: ReservedPointers,
         settings: TransactionSettings,
         counters: TransactionCounters,
@@ -176,7 +176,7 @@ class Sinks:
     ) -> None:
         self._durable = durable
         self._completion = completion
-        self._starts = starts
+        self._machine = machine
         self._pointers = pointers
         self._settings = settings
         self._counters = counters
@@ -218,7 +218,7 @@ class Sinks:
             if step is Step.NOTHING:
                 return sink, None
             if sink.state is None:
-                require_owner(caller, sink.transaction_id, self._durable.state.owners)
+                require_principal(caller, sink.transaction_id, self._durable.state.principals)
             try:
                 if step is Step.GO_ON:
                     return sink, await self._completion.open_now(sink.transaction_id)
@@ -232,17 +232,17 @@ class Sinks:
     ) -> None:
         """Begin the epoch if there is a pointer. If not, wait for one: the caller then looks at the
         sink again, which may have changed meanwhile."""
-        self._starts.require_room(caller)
-        pointer = self._pointers.take()
+        self._machine.require_room(caller)
+        now_ms = self._now_ms()
+        pointer = self._pointers.take(now_ms=now_ms)
         if pointer is None:
             await self._pointers.renewed()
             return
-        now_ms = self._now_ms()
         lives_ms = timeout_ms(self._settings, TransactionType.LONG, None)
-        self._starts.record(
+        self._machine.record_start(
             EpochBegun(
                 now_ms, pointer, lives_ms, now_ms + lives_ms, client, self._durable.state.seen,
-                lease, asked.sink, asked.epoch, asked.run_id, principal_of(caller),
+                lease, asked.sink, asked.epoch, asked.run_id, caller_principal(caller),
             )
         )  # fmt: skip
 

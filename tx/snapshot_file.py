@@ -1,6 +1,7 @@
 """The bytes of a snapshot file: the whole state at one LSN (design §4, Snapshots).
 
-    snapshot := header numbers open* prepared* owner* view pending outcome* commit* sink* end
+    snapshot := header numbers open* prepared* request* messages-only* principal* view pending
+                outcome* commit* sink* end
     each a frame, a MessagePack list that starts with its tag; `end` holds the number of frames
 
 Ten thousand open transactions have ten thousand snapshots of ten thousand pointers, nearly all the
@@ -12,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from tuff.disk.files import write_file
-from tuff.disk.records import Damage, pack_frame, read_frames
 from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.transaction import Transaction, TransactionType
+from tuff_storage.disk.files import write_file
+from tuff_storage.disk.records import Damage, pack_frame, read_frames
 from tx.conflicts import CommittedChanges
 from tx.consistency import inconsistency
 from tx.edits import (
@@ -45,6 +46,7 @@ from tx.files import (
     FORMAT_VERSION,
     OWNERS_VERSION,
     PREPARED_VERSION,
+    REQUESTS_VERSION,
     FileHeader,
     FileKind,
     KnownFile,
@@ -63,7 +65,8 @@ RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and th
 
 T = TypeVar("T")
 
-_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _SINKS, _PREPARED, _OWNERS = range(10)
+_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _SINKS, _PREPARED = range(9)
+_PRINCIPALS, _REQUESTS, _MESSAGES_ONLY = 9, 10, 11
 
 _POINTERS = tuple_of(POINTER)
 _COMMIT = record(CommittedChanges, COUNT, POINTER, TEXT, KEYS)
@@ -88,7 +91,7 @@ class _Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenRecord:
     """An open transaction without its two lists."""
 
     transaction_id: int
@@ -109,7 +112,7 @@ class _Opened:
 
 _NUMBERS_FORM = record(_Numbers, COUNT, COUNT, POINTER, POINTER, tuple_of(POINTER_RANGE), FLAG)
 _OPENED = record(
-    _Opened, POINTER, POINTER, POINTER, TYPE, _POINTERS, COUNT, TEXT, COUNT, TIME_MS, TIME_MS,
+    _OpenRecord, POINTER, POINTER, POINTER, TYPE, _POINTERS, COUNT, TEXT, COUNT, TIME_MS, TIME_MS,
     optional(KEYS), optional(CONFLICT), FLAG, optional(COUNT),
 )  # fmt: skip
 
@@ -123,8 +126,11 @@ def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
 
 
 def _version(image: StateImage) -> int:
-    """A server that does not know prepared transactions, or principals, must refuse the file."""
-    if image.owners:
+    """A server that does not know prepared transactions, principals, or request ids of starts, must
+    refuse the file."""
+    if image.prunable or any(each.request_id or each.is_messages_only for each in image.open):
+        return REQUESTS_VERSION
+    if image.principals:
         return OWNERS_VERSION
     if any(opened.prepared is not None for opened in image.open):
         return PREPARED_VERSION
@@ -151,12 +157,9 @@ def _bodies(image: StateImage) -> Iterator[bytes]:
     )
     yield to_bytes([_NUMBERS, _NUMBERS_FORM.pack(numbers)])
     lists = _SharedLists()
-    for chunk in _chunks(image.open):
-        yield to_bytes([_OPEN, *(_pack_open(opened, lists) for opened in chunk)])
-    for chunk in _chunks([each for each in image.open if each.prepared is not None]):
-        yield to_bytes([_PREPARED, *map(_pack_prepared, chunk)])
-    for owners in _chunks(image.owners):
-        yield to_bytes([_OWNERS, *(list(each) for each in owners)])
+    yield from _bodies_of_open(image, lists)
+    for principals in _chunks(image.principals):
+        yield to_bytes([_PRINCIPALS, *(list(each) for each in principals)])
     view = image.view
     changes = lists.pack(view.in_progress, view.invalid)
     yield to_bytes(
@@ -170,6 +173,18 @@ def _bodies(image: StateImage) -> Iterator[bytes]:
         yield to_bytes([_COMMITS, *map(_COMMIT.pack, commits)])
     for sinks in _chunks(image.sinks):
         yield to_bytes([_SINKS, *map(_SINK.pack, sinks)])
+
+
+def _bodies_of_open(image: StateImage, lists: "_SharedLists") -> Iterator[bytes]:
+    for chunk in _chunks(image.open):
+        yield to_bytes([_OPEN, *(_pack_open(opened, lists) for opened in chunk)])
+    for chunk in _chunks([each for each in image.open if each.prepared is not None]):
+        yield to_bytes([_PREPARED, *map(_pack_prepared, chunk)])
+    for chunk in _chunks([each for each in image.open if each.request_id is not None]):
+        yield to_bytes([_REQUESTS, *([each.transaction_id, each.request_id] for each in chunk)])
+    messages_only = [each.transaction_id for each in image.open if each.is_messages_only]
+    for ids in _chunks([*messages_only, *image.prunable]):
+        yield to_bytes([_MESSAGES_ONLY, *ids])
 
 
 def _chunks(records: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -207,7 +222,7 @@ def _less(pointers: PointerList, gone: tuple[int, ...]) -> PointerList:
 
 def _pack_open(opened: OpenTransaction, lists: _SharedLists) -> list[object]:
     transaction = opened.transaction
-    values = _Opened(
+    values = _OpenRecord(
         transaction.transaction_id,
         transaction.read_pointer,
         transaction.first_short_in_progress,
@@ -270,13 +285,16 @@ class _Reader:
         self._outcomes: list[bytes] = []
         self._commits: list[CommittedChanges] = []
         self._sinks: list[Sink] = []
-        self._owners: list[tuple[int, str]] = []
+        self._principals: list[tuple[int, str]] = []
+        self._prunable: list[int] = []
         self._takers: dict[object, Callable[[list[object]], None]] = {
             _END: self._end,
             _NUMBERS: self._take_numbers,
             _OPEN: lambda records: self._open.extend(map(self._opened, records)),
             _PREPARED: self._take_prepared,
-            _OWNERS: self._take_owners,
+            _PRINCIPALS: self._take_principals,
+            _REQUESTS: self._take_requests,
+            _MESSAGES_ONLY: self._take_messages_only,
             _VIEW: self._take_view,
             _PENDING: lambda records: self._pending.extend(map(_unpack_pending, records)),
             _OUTCOMES: self._take_outcomes,
@@ -323,8 +341,11 @@ class _Reader:
             lease_ms=values.lease_ms,
         )
 
+    def _places(self) -> dict[int, int]:
+        return {opened.transaction_id: place for place, opened in enumerate(self._open)}
+
     def _take_prepared(self, records: list[object]) -> None:
-        places = {opened.transaction_id: place for place, opened in enumerate(self._open)}
+        places = self._places()
         for record_data in records:
             transaction_id, preparation = items(record_data, count=2)
             place = places.pop(POINTER.unpack(transaction_id), None)
@@ -333,10 +354,28 @@ class _Reader:
             prepared = _PREPARATION.unpack(preparation)
             self._open[place] = replace(self._open[place], prepared=prepared)
 
-    def _take_owners(self, records: list[object]) -> None:
+    def _take_principals(self, records: list[object]) -> None:
         for record_data in records:
             transaction_id, principal = items(record_data, count=2)
-            self._owners.append((POINTER.unpack(transaction_id), TEXT.unpack(principal)))
+            self._principals.append((POINTER.unpack(transaction_id), TEXT.unpack(principal)))
+
+    def _take_requests(self, records: list[object]) -> None:
+        places = self._places()
+        for record_data in records:
+            transaction_id, request_id = items(record_data, count=2)
+            place = places.pop(POINTER.unpack(transaction_id), None)
+            if place is None:
+                raise MalformedError(f"transaction {transaction_id} has a request, and is not open")
+            self._open[place] = replace(self._open[place], request_id=TEXT.unpack(request_id))
+
+    def _take_messages_only(self, records: list[object]) -> None:
+        places = self._places()
+        for transaction_id in map(POINTER.unpack, records):
+            place = places.get(transaction_id)
+            if place is None:
+                self._prunable.append(transaction_id)
+            else:
+                self._open[place] = replace(self._open[place], is_messages_only=True)
 
     def _take_outcomes(self, records: list[object]) -> None:
         self._outcomes.extend(packed_outcomes(records))
@@ -373,7 +412,8 @@ class _Reader:
             outcomes=PackedOutcomes(self._outcomes),
             commits=tuple(self._commits),
             sinks=tuple(self._sinks),
-            owners=tuple(self._owners),
+            principals=tuple(self._principals),
+            prunable=tuple(self._prunable),
         )
 
 

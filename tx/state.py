@@ -5,13 +5,14 @@ an edit that a decision produced (design §4). No clock, no I/O, no event loop.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import assert_never
+from typing import Any
 
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.pointer_list import PointerList
+from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
 from tx.conflicts import (
     CommittedChanges,
@@ -37,6 +38,7 @@ from tx.edits import (
     Restarted,
     SinkForgotten,
     Started,
+    StoreJoined,
     Truncated,
 )
 from tx.outcomes import (
@@ -48,17 +50,11 @@ from tx.outcomes import (
     Preparation,
     lost_outcome,
 )
-from tx.ownership import Owners
+from tx.principals import TransactionPrincipals
 from tx.snapshot_view import View, ViewChange, with_all
 
 FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is rarely older than one run
 SPAN_MS = 256  # deadlines of one span are kept together; a tick comes about that often
-
-_ENDED_STATES = {
-    Committed: EndedState.COMMITTED,
-    Aborted: EndedState.ABORTED,
-    Invalidated: EndedState.INVALID,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +78,7 @@ class StateImage:
     """The whole state at one LSN, as a snapshot file holds it.
 
     `pending` are the changes that were decided and not yet in the view, with their LSNs.
+    `prunable` are the ids of invalid transactions in which only messages took part.
     """
 
     lsn: int
@@ -96,7 +93,8 @@ class StateImage:
     outcomes: PackedOutcomes
     commits: tuple[CommittedChanges, ...]
     sinks: tuple[Sink, ...] = ()
-    owners: tuple[tuple[int, str], ...] = ()  # transaction ids, open or invalid, and principals
+    principals: tuple[tuple[int, str], ...] = ()  # transaction ids, open or invalid, and principals
+    prunable: tuple[int, ...] = ()
 
 
 def fresh_image(*, now_ms: int) -> StateImage:
@@ -130,13 +128,20 @@ class TransactionState:
         self.is_clean = image.is_clean
         self.view = image.view
         self.open = {opened.transaction_id: opened for opened in image.open}
-        self.owners = Owners(image.owners, self.open)
+        self.principals = TransactionPrincipals(image.principals, self.open)
+        # By id, in the order of their ends.
+        self.prunable: dict[int, None] = dict.fromkeys(image.prunable)
+        self._by_request = {
+            opened.request_id: opened.transaction_id
+            for opened in image.open
+            if opened.request_id is not None
+        }
         self.outcomes = Outcomes.of(image.outcomes)
         self.committers = Committers(image.commits)
         self.sinks = SinkTable(image.sinks)
         self._pending = deque(image.pending)
         self.invalid = _decided_invalid(image)
-        self._owners = {
+        self._id_by_pointer = {
             pointer: opened.transaction_id for opened in image.open for pointer in opened.pointers
         }
         self._seen_by_short = {
@@ -151,6 +156,28 @@ class TransactionState:
                 self._deadlines.set(opened.transaction_id, opened.expires_at_ms)
         for opened in in_order_of_preparation(image.open):
             self.prepared.add(opened)
+        self._appliers = self._all_appliers()
+
+    def _all_appliers(self) -> Mapping[type[Edit], Callable[[Any], None]]:
+        """How each kind of edit changes the state."""
+        return {
+            Started: self._start,
+            EpochBegun: self._start,
+            Committed: self._commit,
+            Aborted: self._abort,
+            Invalidated: self._invalidate,
+            Checkpointed: self._checkpoint,
+            Committing: self._note,
+            Refused: self._note,
+            Prepared: self._note,
+            StoreJoined: self._note,
+            BlockReserved: self._reserve,
+            BlockKept: self._reserve,
+            BlockReturned: self._reserve,
+            Truncated: self._drop,
+            SinkForgotten: self._drop,
+            Restarted: self._restart,
+        }
 
     def image(self) -> StateImage:
         """The state as it is; later edits don't change the image."""
@@ -167,7 +194,8 @@ class TransactionState:
             outcomes=self.outcomes.image(),
             commits=self.committers.in_order(),
             sinks=tuple(self.sinks),
-            owners=self.owners.image(),
+            principals=self.principals.image(),
+            prunable=tuple(self.prunable),
         )
 
     def find(self, pointer: int) -> OpenTransaction | Outcome:
@@ -176,8 +204,8 @@ class TransactionState:
         Raises:
             TransactionUnknownError: there never was one, or it ended too long ago.
         """
-        if (owner := self._owners.get(pointer)) is not None:
-            return self.open[owner]
+        if (transaction_id := self._id_by_pointer.get(pointer)) is not None:
+            return self.open[transaction_id]
         if (outcome := self.outcomes.find(pointer)) is not None:
             return outcome
         if pointer in self.invalid:
@@ -192,8 +220,13 @@ class TransactionState:
 
     def opened(self, pointer: int) -> OpenTransaction | None:
         """The transaction of an id or a checkpoint pointer while it is open, else None."""
-        owner = self._owners.get(pointer)
-        return None if owner is None else self.open[owner]
+        transaction_id = self._id_by_pointer.get(pointer)
+        return None if transaction_id is None else self.open[transaction_id]
+
+    def of_request(self, request_id: str) -> OpenTransaction | None:
+        """The open transaction whose start had this request id; None without one."""
+        transaction_id = self._by_request.get(request_id)
+        return None if transaction_id is None else self.open[transaction_id]
 
     def expired(self, now_ms: int) -> list[OpenTransaction]:
         """The open transactions whose time is over."""
@@ -219,23 +252,7 @@ class TransactionState:
         assert lsn == self.lsn + 1, f"edit {lsn} after edit {self.lsn}"
         self.lsn = lsn
         self.is_clean = isinstance(edit, BlockReturned)
-        match edit:
-            case Started() | EpochBegun():
-                self._start(edit)
-            case Committed() | Aborted() | Invalidated():
-                self._end(edit)
-            case Checkpointed():
-                self._checkpoint(edit)
-            case Committing() | Refused() | Prepared():
-                self._note(edit)
-            case BlockReserved() | BlockKept() | BlockReturned():
-                self._reserve(edit)
-            case Truncated() | SinkForgotten():
-                self._drop(edit)
-            case Restarted():
-                self._restart(edit)
-            case _:
-                assert_never(edit)
+        self._appliers[type(edit)](edit)
 
     def advance_view(self, lsn: int) -> list[ViewChange]:
         """Make the changes of the view by edits up to this LSN, which are durable. Returns them."""
@@ -268,9 +285,14 @@ class TransactionState:
             started_at_ms=edit.at_ms,
             expires_at_ms=edit.expires_at_ms,
             lease_ms=edit.lease_ms,
+            request_id=edit.request_id,
+            is_messages_only=edit.is_messages_only,
         )
-        self.owners.start(edit.pointer, edit.principal)
-        self._owners[edit.pointer] = edit.pointer
+        if edit.request_id is not None:
+            self._by_request[edit.request_id] = edit.pointer
+        if edit.principal is not None:
+            self.principals.start(edit.pointer, edit.principal)
+        self._id_by_pointer[edit.pointer] = edit.pointer
         self._deadlines.set(edit.pointer, edit.expires_at_ms)
         if isinstance(edit, EpochBegun):
             self.sinks.begin(self.lsn, edit)
@@ -282,7 +304,7 @@ class TransactionState:
         opened = self.open[edit.transaction_id]
         transaction = opened.transaction.checkpointed(edit.pointer)
         self.open[edit.transaction_id] = replace(opened, transaction=transaction)
-        self._owners[edit.pointer] = edit.transaction_id
+        self._id_by_pointer[edit.pointer] = edit.transaction_id
         # As in Tephra, a checkpoint pointer counts as short, also of a long transaction.
         self._hand_out(edit.pointer, is_short=True)
 
@@ -290,10 +312,12 @@ class TransactionState:
         self.last_pointer = pointer
         self.view = self.view.with_started(pointer, is_short=is_short)
 
-    def _note(self, edit: Committing | Refused | Prepared) -> None:
+    def _note(self, edit: Committing | Refused | Prepared | StoreJoined) -> None:
         opened = self.open[edit.transaction_id]
         if isinstance(edit, Refused):
             self.open[edit.transaction_id] = replace(opened, conflict=edit.conflict)
+        elif isinstance(edit, StoreJoined):
+            self.open[edit.transaction_id] = replace(opened, is_messages_only=False)
         elif isinstance(edit, Prepared):
             self._prepare(edit, opened)
         else:
@@ -312,42 +336,79 @@ class TransactionState:
         )
         self.prepared.add(prepared)
 
-    def _end(self, edit: Committed | Aborted | Invalidated) -> None:
-        opened = self.open.pop(edit.transaction_id, None)
-        if opened is None:
-            assert isinstance(edit, Aborted), f"{edit} ends what has ended"
-            self._abort_invalid(edit)
-            return
+    def _commit(self, edit: Committed) -> None:
+        opened = self._close(edit, EndedState.COMMITTED, None, edit.published, edit.request_id)
         pointers = opened.pointers
-        for pointer in pointers:
-            del self._owners[pointer]
-        self._seen_by_short.pop(edit.transaction_id, None)
-        self._deadlines.discard(edit.transaction_id, opened.expires_at_ms)
-        self.prepared.discard(opened)
-        self.owners.end(edit.transaction_id, is_invalid=isinstance(edit, Invalidated))
-        state = _ENDED_STATES[type(edit)]
-        outcome = _outcome(self.lsn, edit, state, opened)
-        self.outcomes.put(outcome)
-        self.sinks.end(outcome)
-        invalidated: tuple[int, ...] = ()
-        if isinstance(edit, Committed):
-            self._remember_changes(edit, opened)
-        elif isinstance(edit, Invalidated):
-            invalidated = pointers
-            self.invalid = with_all(self.invalid, pointers)
+        changes = edit.changes | opened.changes if opened.changes else edit.changes
+        if changes:
+            self.committers.add(
+                CommittedChanges(self.lsn, opened.transaction_id, opened.client, changes)
+            )
         change = ViewChange(
-            edit.transaction_id,
-            state,
-            ended=pointers,
-            invalidated=invalidated,
-            # An invalid long transaction was not undone, so it does not move the read pointer.
-            read_pointer=0 if invalidated and not opened.is_short else pointers[-1],
+            edit.transaction_id, EndedState.COMMITTED, pointers, read_pointer=pointers[-1]
         )
-        if isinstance(edit, Committed) and edit.is_read_only:
+        if edit.is_read_only:
             self.view = self.view.after([change])
             self._forget_commits()
         else:
             self._pending.append((self.lsn, change))
+
+    def _abort(self, edit: Aborted) -> None:
+        if edit.transaction_id not in self.open:
+            self._abort_invalid(edit)
+            return
+        pointers = self._close(edit, EndedState.ABORTED, None).pointers
+        change = ViewChange(
+            edit.transaction_id, EndedState.ABORTED, pointers, read_pointer=pointers[-1]
+        )
+        self._pending.append((self.lsn, change))
+
+    def _invalidate(self, edit: Invalidated) -> None:
+        opened = self._close(edit, EndedState.INVALID, edit.reason)
+        pointers = opened.pointers
+        self.invalid = with_all(self.invalid, pointers)
+        if opened.is_messages_only:
+            self.prunable[edit.transaction_id] = None
+        # An invalid long transaction was not undone, so it does not move the read pointer.
+        read_pointer = pointers[-1] if opened.is_short else 0
+        change = ViewChange(
+            edit.transaction_id, EndedState.INVALID, pointers, pointers, read_pointer=read_pointer
+        )
+        self._pending.append((self.lsn, change))
+
+    def _close(
+        self,
+        edit: Committed | Aborted | Invalidated,
+        state: EndedState,
+        reason: InvalidReason | None,
+        published: tuple[RollbackDetail, ...] = (),
+        request_id: str | None = None,
+    ) -> OpenTransaction:
+        """The transaction ends: it is open no more, and has an outcome."""
+        transaction_id = edit.transaction_id
+        opened = self.open.pop(transaction_id)
+        transaction = opened.transaction
+        del self._id_by_pointer[transaction_id]
+        for pointer in transaction.checkpoint_write_pointers:
+            del self._id_by_pointer[pointer]
+        if opened.request_id is not None:
+            self._by_request.pop(opened.request_id, None)
+        self._seen_by_short.pop(transaction_id, None)
+        if opened.prepared is None:
+            self._deadlines.discard(transaction_id, opened.expires_at_ms)
+        else:
+            self.prepared.discard(opened)
+        if self.principals:
+            self.principals.end(transaction_id, is_invalid=state is EndedState.INVALID)
+        outcome = Outcome(
+            transaction_id, state, reason, transaction.type, opened.client, opened.started_at_ms,
+            opened.expires_at_ms, edit.at_ms, transaction.checkpoint_write_pointers, published,
+            edit.topics, request_id, self.lsn,
+        )  # fmt: skip
+        self.outcomes.put(outcome)
+        if self.sinks:
+            self.sinks.end(outcome)
+        return opened
 
     def _abort_invalid(self, edit: Aborted) -> None:
         outcome = self.outcomes.find(edit.transaction_id)
@@ -362,16 +423,10 @@ class TransactionState:
         )
         self.outcomes.put(aborted)
         self.invalid = self.invalid.without(outcome.pointers)
-        self.owners.forget(outcome.pointers)
+        self.principals.forget(outcome.pointers)
+        self.prunable.pop(outcome.transaction_id, None)
         change = ViewChange(outcome.transaction_id, EndedState.ABORTED, cleared=outcome.pointers)
         self._pending.append((self.lsn, change))
-
-    def _remember_changes(self, edit: Committed, opened: OpenTransaction) -> None:
-        changes = edit.changes | opened.changes if opened.changes else edit.changes
-        if changes:
-            self.committers.add(
-                CommittedChanges(self.lsn, opened.transaction_id, opened.client, changes)
-            )
 
     def _reserve(self, edit: BlockReserved | BlockKept | BlockReturned) -> None:
         match edit:
@@ -389,7 +444,9 @@ class TransactionState:
             self.sinks.forget(self.lsn, edit.sink)
             return
         self.invalid = self.invalid.without(edit.pointers)
-        self.owners.forget(edit.pointers)
+        self.principals.forget(edit.pointers)
+        for pointer in edit.pointers:
+            self.prunable.pop(pointer, None)
         self._pending.append((self.lsn, ViewChange(0, None, cleared=edit.pointers)))
 
     def _restart(self, edit: Restarted) -> None:
@@ -485,7 +542,7 @@ class Deadlines:
         self._order: list[int] = []  # a heap of these numbers
 
     def set(self, transaction_id: int, at_ms: int) -> None:
-        """Note its deadline; it has no other one here."""
+        """Add the deadline of a transaction that has none here."""
         number = at_ms // SPAN_MS
         span = self._spans.get(number)
         if span is None:
@@ -524,23 +581,3 @@ def _decided_invalid(image: StateImage) -> PointerList:
     for _, change in image.pending:
         invalid = with_all(invalid.without(change.cleared), change.invalidated)
     return invalid
-
-
-def _outcome(
-    lsn: int, edit: Committed | Aborted | Invalidated, state: EndedState, opened: OpenTransaction
-) -> Outcome:
-    return Outcome(
-        transaction_id=edit.transaction_id,
-        state=state,
-        reason=edit.reason if isinstance(edit, Invalidated) else None,
-        type=opened.transaction.type,
-        client=opened.client,
-        started_at_ms=opened.started_at_ms,
-        expires_at_ms=opened.expires_at_ms,
-        ended_at_ms=edit.at_ms,
-        checkpoints=opened.transaction.checkpoint_write_pointers,
-        published=edit.published if isinstance(edit, Committed) else (),
-        topics=edit.topics,
-        request_id=edit.request_id if isinstance(edit, Committed) else None,
-        lsn=lsn,
-    )

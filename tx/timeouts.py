@@ -43,21 +43,17 @@ class Timeouts:
         return [(state.open[transaction_id], reason) for transaction_id, reason in reasons.items()]
 
     def blocking_prepared(self, state: TransactionState) -> list[OpenTransaction]:
-        """The prepared transactions that have held readers back for `max_block`."""
+        """The prepared transactions that have blocked readers for `max_block`."""
         return [each for each in self._blocking(state) if each.prepared is not None]
 
     def blocking_now(self) -> frozenset[int]:
-        """The pointers whose messages hold readers back."""
+        """The pointers whose messages block readers."""
         return frozenset(self._rows.published_by(self._now_ms()))
 
     def _blocking(self, state: TransactionState) -> Iterator[OpenTransaction]:
         for pointer in self._rows.published_by(self._now_ms() - self._max_block_ms):
             if (opened := state.opened(pointer)) is not None:
                 yield opened
-
-    def has_lapsed(self, opened: OpenTransaction) -> bool:
-        """Whether its lease, which it has, was not renewed in time."""
-        return self._now_ms() >= self._ends_ms[opened.transaction_id]
 
     def begin_lease(self, opened: OpenTransaction) -> None:
         """Begin its lease, if it has one: it has just started, or the service serves it again. No
@@ -96,6 +92,19 @@ class Timeouts:
     def leased_count(self) -> int:
         """How many transactions have a lease."""
         return len(self._ends_ms)
+
+
+def durations_ms(
+    settings: TransactionSettings,
+    kind: TransactionType,
+    timeout_s: float | None,
+    lease_s: float | None,
+) -> tuple[int, int | None]:
+    """How long a transaction may live, and how long without being renewed, in ms.
+
+    Raises: InvalidTimeoutError: as `timeout_ms` and `lease_ms`.
+    """
+    return timeout_ms(settings, kind, timeout_s), lease_ms(settings, kind, lease_s)
 
 
 def timeout_ms(

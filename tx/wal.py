@@ -1,7 +1,7 @@
 """The write-ahead log of transactions: the bytes of a log file, and the open log with its group
 commit (design §4).
 
-    log   := header (edit | proof)*             each a frame, as in tuff.disk.records
+    log   := header (edit | proof)*             each a frame, as in tuff_storage.disk.records
     edit  := as in tx.edits
     proof := "TUFFMARK" store_id(16) offset(8) length(8)
 
@@ -25,11 +25,18 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from tuff.disk.event_loop import Arrivals, BatchLoop, InThread
-from tuff.disk.files import remove_file, write_file
-from tuff.disk.records import Damage, Frame, pack_frame, read_frame, read_frames
+from kernel.event_loop import Arrivals, BatchLoop, InThread
 from tuff.protocol.errors import TransactionsUnavailableError
-from tx.edits import Edit, MalformedError, decode_edit, encode_edit
+from tuff_storage.disk.files import remove_file, write_file
+from tuff_storage.disk.records import (
+    Damage,
+    Frame,
+    pack_frame,
+    pack_frames,
+    read_frame,
+    read_frames,
+)
+from tx.edits import Edit, MalformedError, decode_edit, encode_edits
 from tx.files import FileHeader, FileKind, KnownFile, damaged, pack_header, read_header, unreadable
 from tx.settings import BATCH_COUNT_MAX, UNWANTED_S_MAX
 
@@ -99,8 +106,8 @@ class _Touch:
 
 
 _TOUCH = _Touch()
-_Packed = tuple[int, bytes]  # the LSN and the frame of an edit
-_Item = _Packed | _Roll | _Touch
+_Numbered = tuple[int, Edit]  # with its LSN
+_Item = _Numbered | _Roll | _Touch
 
 
 class WriteAheadLog:
@@ -154,11 +161,8 @@ class WriteAheadLog:
     def append(self, edit: Edit) -> int:
         """Queue the edit; its LSN. Raises: TransactionsUnavailableError: the log failed."""
         self._require_whole()
-        lsn = self._last_lsn + 1
-        # Packed here: the thread that writes would take the interpreter from the loop for it, and
-        # find the edit in no cache any more.
-        self._writer.put_aside((lsn, pack_edit(lsn, edit)))
-        self._last_lsn = lsn
+        lsn = self._last_lsn = self._last_lsn + 1
+        self._writer.put_aside((lsn, edit))
         if self._alarm is None:
             # Nearly always a caller waits for the edit, or for one behind it, much sooner. A write
             # for each start would cost as much as a sync.
@@ -177,7 +181,7 @@ class WriteAheadLog:
             await self.waiter(lsn)
 
     def waiter(self, lsn: int) -> asyncio.Future[None]:
-        """As `synced`, for an edit that is not durable yet."""
+        """A future that is done once this edit is durable, for an edit that is not durable yet."""
         self._require_whole()
         self.sync_soon(lsn)
         waiter = asyncio.get_running_loop().create_future()
@@ -242,17 +246,17 @@ class WriteAheadLog:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        edits: list[_Packed] = []
+        edits: list[_Numbered] = []
         for item in items:
-            if isinstance(item, _Roll):
+            if isinstance(item, tuple):
+                edits.append(item)
+            elif isinstance(item, _Roll):
                 await self._write(edits, must_sync=True)
                 edits = []
                 await self._begin_file(item)
-            elif not isinstance(item, _Touch):
-                edits.append(item)
         await self._write(edits, must_sync=False)
 
-    async def _write(self, edits: list[_Packed], *, must_sync: bool) -> None:
+    async def _write(self, edits: list[_Numbered], *, must_sync: bool) -> None:
         if self._failure is not None:
             return
         if edits:
@@ -262,22 +266,22 @@ class WriteAheadLog:
         )
         if not edits and not sync and self._durable_length == self._proven_length:
             return
-        proven, start = self._durable_length, self._length
-        store_id, file = self._at.known.header.store_id, self._at.file
+        proven, file = self._durable_length, self._at.file
+        # Packed here: the thread that writes would take the interpreter from the loop for it.
+        store_id = self._at.known.header.store_id
+        data = pack_proof(store_id, offset=self._length, length=proven) + pack_edits(edits)
 
-        def write() -> tuple[int, float]:
-            proof = pack_proof(store_id, offset=start, length=proven)
-            data = b"".join((proof, *(frame for _, frame in edits)))
+        def write() -> float:
             began_s = self._elapsed_s()
             file.append(data, sync=sync)
-            return len(data), self._elapsed_s() - began_s
+            return self._elapsed_s() - began_s
 
         try:
-            written, seconds = await self._in_thread(write)
+            seconds = await self._in_thread(write)
         except OSError as error:
             self._fail(f"the transaction log {self._at.known.path.name} can't be written: {error}")
             return
-        self._length += written
+        self._length += len(data)
         self._proven_length = proven
         if edits:
             self._observe("log_batch_edits", len(edits))
@@ -348,7 +352,7 @@ def _close(file: AppendFile) -> None:
         file.close()
 
 
-_MARK = b"TUFFMARK"
+_PROOF_TAG = b"TUFFMARK"
 _PROOF = struct.Struct(">8s16sQQ")
 _FRAME_HEAD_SIZE = 8
 assert _PROOF.size == 40
@@ -369,15 +373,11 @@ class LogContents:
 
 def pack_proof(store_id: str, *, offset: int, length: int) -> bytes:
     """The frame at `offset` that says up to which length the file is durable."""
-    return pack_frame(_PROOF.pack(_MARK, bytes.fromhex(store_id), offset, length))
-
-
-def pack_edit(lsn: int, edit: Edit) -> bytes:
-    return pack_frame(encode_edit(lsn, edit))
+    return pack_frame(_PROOF.pack(_PROOF_TAG, bytes.fromhex(store_id), offset, length))
 
 
 def pack_edits(edits: Iterable[tuple[int, Edit]]) -> bytes:
-    return b"".join(pack_edit(lsn, edit) for lsn, edit in edits)
+    return pack_frames(encode_edits(edits))
 
 
 def read_log(name: str, data: bytes, *, proven_length: int | None = None) -> LogContents:
@@ -433,10 +433,10 @@ def _edit(name: str, frame: Frame, *, expected: int) -> tuple[int, Edit]:
 def _proof(frame: Frame, store_id: str) -> int | None:
     """The durable length that a proof states; None for a frame that is no proof, or of another
     offset."""
-    if len(frame.body) != _PROOF.size or not frame.body.startswith(_MARK):
+    if len(frame.body) != _PROOF.size or not frame.body.startswith(_PROOF_TAG):
         return None
-    _, owner, offset, length = _PROOF.unpack(frame.body)
-    if owner.hex() != store_id or offset != frame.start or length > offset:
+    _, stored_id, offset, length = _PROOF.unpack(frame.body)
+    if stored_id.hex() != store_id or offset != frame.start or length > offset:
         return None
     return int(length)
 
@@ -444,14 +444,14 @@ def _proof(frame: Frame, store_id: str) -> int | None:
 def proofs_behind(data: bytes, damage: int) -> Iterator[Frame]:
     """Every proof behind a corruption that names its own offset: frames continue there, however
     much the corruption hides."""
-    at = data.find(_MARK, damage)
+    at = data.find(_PROOF_TAG, damage)
     while at >= 0:
         frame = read_frame(data, at - _FRAME_HEAD_SIZE) if at >= _FRAME_HEAD_SIZE else None
         if isinstance(frame, Frame) and len(frame.body) == _PROOF.size:
             _, _, offset, _ = _PROOF.unpack(frame.body)
             if offset == frame.start:
                 yield frame
-        at = data.find(_MARK, at + 1)
+        at = data.find(_PROOF_TAG, at + 1)
 
 
 def _proven_behind(data: bytes, damage: int, store_id: str) -> int:

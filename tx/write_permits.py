@@ -5,30 +5,30 @@ server may be asked. While the end of a transaction is on its way to the disk a 
 could still undo it, so its outcome is not reported; a write is refused as unavailable meanwhile.
 """
 
+from kernel.exchange import Caller
 from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
-from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
 from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error, status_of
-from tx.ownership import require_writer
+from tx.principals import require_writer
 from tx.snapshot_view import View
-from tx.write_gates_and_key_locks import Recall, TransactionLocks
+from tx.under_way import Recall, UnderWay
 
 
 class Permit:
-    """A write that passed its transaction's write gate."""
+    """A write that passed."""
 
     def __init__(
         self,
         writes: "WritePermits",
-        locks: TransactionLocks,
+        under_way: UnderWay,
         transaction_id: int,
         pointer: int,
         *,
@@ -37,12 +37,12 @@ class Permit:
     ) -> None:
         self.pointer = pointer
         self._writes = writes
-        self._locks = locks
+        self._under_way = under_way
         self.transaction_id = transaction_id
         self._may_be_invalid = may_be_invalid
         self._is_inside = True
         self._recall = recall
-        locks.enter(transaction_id, recall)
+        under_way.enter(transaction_id, recall)
 
     def require_open(self) -> None:
         """Raises: TransactionNotInProgressError (its kinds): the transaction ended meanwhile;
@@ -54,15 +54,15 @@ class Permit:
         """The write is on stable storage, or proven not to be. Leaving twice is harmless."""
         if self._is_inside:
             self._is_inside = False
-            self._locks.leave(self.transaction_id, self._recall)
+            self._under_way.leave(self.transaction_id, self._recall)
 
 
 class WritePermits:
     """Permits for writes, and snapshots for readers. Lives on one event loop."""
 
-    def __init__(self, durable: DurableState, locks: TransactionLocks) -> None:
+    def __init__(self, durable: DurableState, under_way: UnderWay) -> None:
         self._durable = durable
-        self._locks = locks
+        self._under_way = under_way
         self._reader: tuple[View, Transaction] | None = None
 
     async def enter(self, pointer: int, _topic: TopicId, caller: Caller | None = None, /) -> Permit:
@@ -73,13 +73,13 @@ class WritePermits:
         return self.join(pointer, recall=None)
 
     def join(self, pointer: int, *, recall: Recall | None) -> Permit:
-        """As `enter`, for another server, which then lets writes pass by itself. `recall` is called
+        """A permit for another server, which then lets writes pass by itself. `recall` is called
         once, when a commit or abort waits for the writes of the transaction."""
         found = self.require_writable(pointer, may_be_invalid=False)
-        self._locks.require_open(found.transaction_id)
+        self._under_way.require_open(found.transaction_id)
         return Permit(
             self,
-            self._locks,
+            self._under_way,
             found.transaction_id,
             pointer,
             may_be_invalid=False,
@@ -89,7 +89,8 @@ class WritePermits:
     async def enter_rollback(
         self, pointer: int, _topic: TopicId, caller: Caller | None = None, /
     ) -> Permit | None:
-        """As `enter`, also for an invalid transaction; None where there is nothing to do.
+        """A permit for a rollback, also for an invalid transaction; None where there is nothing to
+        do.
 
         Raises:
             TransactionCommittedError: it committed.
@@ -99,19 +100,19 @@ class WritePermits:
         self._require_writer(caller, pointer)
         return self.join_rollback(pointer, recall=None)
 
-    def owner_of(self, pointer: int) -> str | None:
+    def principal_of(self, pointer: int) -> str | None:
         """The principal of the transaction of this pointer; None where none is known. Raises:
         TransactionsUnavailableError."""
         try:
             found = self._durable.state.find(pointer)
         except TransactionUnknownError:
             return None
-        return self._durable.state.owners.of(found.transaction_id)
+        return self._durable.state.principals.of(found.transaction_id)
 
     def join_rollback(self, pointer: int, *, recall: Recall | None) -> Permit | None:
-        """As `enter_rollback`, for another server; `recall` is that of `join`. None also for an
+        """A permit for a rollback at another server; `recall` is that of `join`. None also for an
         invalid transaction: no caller waits for its writes any more, so the server would not be
-        recalled, and its rows are marked anyway. Raises as `enter_rollback`.
+        recalled, and its rows are rolled back anyway. Raises as `enter_rollback`.
         """
         try:
             found = self._durable.state.find(pointer)
@@ -121,16 +122,16 @@ class WritePermits:
             return None
         found = self.require_writable(pointer, may_be_invalid=True)
         if isinstance(found, OpenTransaction):
-            self._locks.require_open(found.transaction_id)
+            self._under_way.require_open(found.transaction_id)
         elif recall is not None:
             self._require_seen(found.lsn)
             return None
         return Permit(
-            self, self._locks, found.transaction_id, pointer, may_be_invalid=True, recall=recall
+            self, self._under_way, found.transaction_id, pointer, may_be_invalid=True, recall=recall
         )
 
     def require_writable(self, pointer: int, *, may_be_invalid: bool) -> OpenTransaction | Outcome:
-        """The transaction, if rows may be written under this pointer, or marked.
+        """The transaction, if rows may be written under this pointer, or rolled back.
 
         Raises:
             TransactionError (its kinds), TransactionsUnavailableError: they may not.
@@ -170,7 +171,7 @@ class WritePermits:
         self._require_seen(found.lsn)
         raise ended_error(found)
 
-    def holder(self, pointer: int) -> int | None:
+    def open_transaction_id(self, pointer: int) -> int | None:
         """The id of the transaction of this pointer, until readers can see that it ended."""
         if self._durable.status.state is not ServiceState.RUNNING:
             return None
@@ -214,7 +215,7 @@ class WritePermits:
 
     def _require_writer(self, caller: Caller | None, pointer: int) -> None:
         if caller is not None:
-            require_writer(caller, pointer, self.owner_of(pointer))
+            require_writer(caller, pointer, self.principal_of(pointer))
 
     def _require_seen(self, lsn: int) -> None:
         state = self._durable.state

@@ -2,6 +2,9 @@
 
 export const count = (value) => (value === null || value === undefined ? "unknown" : Math.round(value).toLocaleString("en"));
 
+/** A count, or "at least" so many. */
+export const atLeast = (value, isLowerBound) => (value === null ? "–" : `${isLowerBound ? "at least " : ""}${count(value)}`);
+
 /** `1 topic`, `2 topics`. */
 export const counted = (value, what) => `${count(value)} ${what}${value === 1 ? "" : "s"}`;
 

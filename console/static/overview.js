@@ -8,7 +8,7 @@ import * as metrics from "./metrics.js";
 const INTERVAL_MS = 2000;
 const SAMPLES_MAX = 150; // five minutes
 const READ = ["tuff_request_seconds", "tuff_log_fsync_seconds", "tuff_store_fsync_seconds", "tuff_transaction", "tuff_disk_",
-  "tuff_oldest_", "tuff_polls_waiting", "tuff_positions ", "tuff_delayed_", "tuff_corrupt_records", "tuff_blocked_reader_seconds", "process_resident_memory_bytes"];
+  "tuff_oldest_", "tuff_polls_waiting", "tuff_positions ", "tuff_delayed_", "tuff_corrupt_records", "tuff_published_messages_total", "tuff_blocked_reader_seconds", "process_resident_memory_bytes"];
 const PUBLISH = /\/(publish|store)$/;
 const POLL = /\/(poll|messages)$/;
 // What the table shows: a histogram, and the labels of its samples.
@@ -41,7 +41,7 @@ function drawn(now, before, history) {
     return found === null ? null : Math.max(0, found);
   };
   const rates = [
-    ["Publishes", perSecond("tuff_request_seconds_count", { operation: PUBLISH })],
+    ["Messages published", perSecond("tuff_published_messages_total")],
     ["Polls", perSecond("tuff_request_seconds_count", { operation: POLL })],
     ["Commits", perSecond("tuff_transactions_committed_total")],
     ["Refused requests", perSecond("tuff_request_seconds_count", { outcome: /^[45]xx$/ })],

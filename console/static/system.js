@@ -27,10 +27,10 @@ function drawnHealth({ checks = {} }) {
 function drawnSettings(settings) {
   const list = h("div", {});
   const draw = (onlySet) => list.replaceChildren(table(onlySet ? "Settings that are not the default" : "All settings", ["Setting", { text: "Value", kind: "wide code" }, { text: "Default", kind: "wide code" }, "Source"],
-    settings.filter((each) => !onlySet || each.source !== "default").map((each) => [each.name, JSON.stringify(each.value), JSON.stringify(each.default), each.source])));
+    settings.filter((each) => !onlySet || JSON.stringify(each.value) !== JSON.stringify(each.default)).map((each) => [each.name, JSON.stringify(each.value), JSON.stringify(each.default), each.source])));
   const box = h("input", { type: "checkbox", checked: true, change: () => draw(box.checked) });
   draw(true);
-  return [labelled("Only those that the file or a flag sets", box, { beside: true }), list];
+  return [labelled("Only those that differ from the default", box, { beside: true }), list];
 }
 
 function fsck() {
@@ -70,6 +70,17 @@ class Explorer {
       this.reply);
   }
 
+  async effect(method, target) {
+    const may = "It may change data.";
+    if (this.body === null || !this.chosen.path.endsWith("/properties")) return may;
+    try {
+      const { ttl = method === "PUT" ? null : undefined } = JSON.parse(this.body.value || "{}");
+      return ttl === undefined ? may : await expiry(target, { ttl }, this.context.signal);
+    } catch {
+      return may; // the server says what is wrong with the request itself
+    }
+  }
+
   async call() {
     const { method, path } = this.chosen;
     const query = new URLSearchParams();
@@ -79,7 +90,7 @@ class Explorer {
       else if (each.input.value !== "") query.set(each.name, each.input.value);
     }
     if (query.size) target = `${target}?${query}`;
-    if (method !== "GET" && !(await confirmed(`Send ${method} ${target}? It may change data.`, "Send"))) return;
+    if (method !== "GET" && !(await confirmed(`Send ${method} ${target}? ${await this.effect(method, target)}`, "Send"))) return;
     const began = performance.now();
     const reply = await send(method, target, { body: this.body === null ? undefined : this.body.value, refusals: false, signal: this.context.signal });
     const text = await reply.text();
@@ -87,6 +98,15 @@ class Explorer {
       terms([["Status", `${reply.status} ${reply.statusText}, after ${format.duration((performance.now() - began) / 1000)}`], ...reply.headers]),
       h("pre", { tabindex: "0", "aria-label": "Reply" }, shown(text)));
   }
+}
+
+// What a change of a topic's properties lets expire: a dry run says so.
+async function expiry(target, named, signal) {
+  const dryRun = `${target.split("?")[0]}?dryRun=true`;
+  const { expires } = await (await send("PATCH", dryRun, { body: JSON.stringify(named), signal })).json();
+  if (expires === null) return "No message expires by it.";
+  const most = expires.isLowerBound ? "At least " : "";
+  return `${most}${format.counted(expires.messages, "message")}, published from ${format.time(expires.oldest)} to before ${format.time(expires.keptFrom)}, will expire at once.`;
 }
 
 function shown(text) {

@@ -74,7 +74,7 @@ function drawn(found, now, before, contains, after) {
     return [
       h("a", { href: addressOf("topic", each.namespace, each.name) }, nameOf(each)),
       h("a", { href: addressOf("messages", each.namespace, each.name), "aria-label": `Messages of ${nameOf(each)}` }, "messages"),
-      format.bytes(each.storedBytes), format.rate(rate), format.count(each.publishedCount),
+      format.atLeast(each.messageCount, each.isLowerBound), format.bytes(each.storedBytes), format.rate(rate), format.count(each.publishedCount),
       format.time(each.oldest), format.time(each.newest), format.duration(each.ttl),
       String(each.partitionCount), String(each.positionCount),
     ];
@@ -83,8 +83,8 @@ function drawn(found, now, before, contains, after) {
   const time = (text) => ({ text, kind: "time" });
   const page = (text, parameters) => h("a", { href: address("#/topics", { contains, ...parameters }) }, text);
   return [
-    table(`${format.counted(found.count, "topic")}${contains ? ` with “${contains}”` : ""}, in the order of their names; in a cluster, those that this server owns. Times are UTC; sizes are estimates and leave out recent writes; counts begin with the server.`,
-      ["Topic", "Messages", number("Stored"), number("Rate"), number("Published"), time("Oldest"), time("Newest"), number("Time to live"), number("Partitions"), number("Positions")],
+    table(`${format.counted(found.count, "topic")}${contains ? ` with “${contains}”` : ""}, in the order of their names; in a cluster, those that this server owns. Times are UTC; sizes are estimates and leave out recent writes; rates and published messages count from the start of the server.`,
+      ["Topic", "Messages", number("Count"), number("Stored"), number("Rate"), number("Published"), time("Oldest"), time("Newest"), number("Time to live"), number("Partitions"), number("Positions")],
       rows, contains ? "No topic has this text in its name." : "There is no topic yet."),
     h("p", { class: "controls" }, after ? page("First page", {}) : null, found.next === null ? null : page("Next page", { after: found.next })),
   ];

@@ -12,13 +12,13 @@ from itertools import chain
 
 # Topics of each member, in any order; members by id.
 Subscriptions = Mapping[str, Sequence[str]]
-# Partitions of each topic, in the order of their numbers.
-Partitions = Mapping[str, Sequence[str]]
+# The partitions of each topic that have messages to be read, in the order of their numbers.
+PartitionNames = Mapping[str, Sequence[str]]
 Target = dict[str, tuple[str, ...]]
 
 
 def range_assignor(
-    subscriptions: Subscriptions, partitions: Partitions, _previous: Mapping[str, Iterable[str]]
+    subscriptions: Subscriptions, partitions: PartitionNames, _previous: Mapping[str, Iterable[str]]
 ) -> Target:
     """Neighbouring partitions of each topic to each member. Topics with equally many partitions and
     the same members are divided alike, so their partitions of one number have one member."""
@@ -34,7 +34,7 @@ def range_assignor(
 
 
 def round_robin_assignor(
-    subscriptions: Subscriptions, partitions: Partitions, _previous: Mapping[str, Iterable[str]]
+    subscriptions: Subscriptions, partitions: PartitionNames, _previous: Mapping[str, Iterable[str]]
 ) -> Target:
     """The partitions of all topics in turn to the members that subscribed to them."""
     found: dict[str, list[str]] = {member: [] for member in sorted(subscriptions)}
@@ -50,7 +50,7 @@ def round_robin_assignor(
 
 
 def sticky_assignor(
-    subscriptions: Subscriptions, partitions: Partitions, previous: Mapping[str, Iterable[str]]
+    subscriptions: Subscriptions, partitions: PartitionNames, previous: Mapping[str, Iterable[str]]
 ) -> Target:
     """A balanced target that moves as few partitions as possible from `previous`. Members with the
     same subscriptions differ by one partition at most."""
@@ -169,7 +169,7 @@ def _pools(members_of: Mapping[str, Sequence[str]], loads: Mapping[str, _Load]) 
     return pools
 
 
-Assignor = Callable[[Subscriptions, Partitions, Mapping[str, Iterable[str]]], Target]
+Assignor = Callable[[Subscriptions, PartitionNames, Mapping[str, Iterable[str]]], Target]
 ASSIGNORS: Mapping[str, Assignor] = {
     "range": range_assignor,
     "round_robin": round_robin_assignor,
@@ -179,7 +179,7 @@ DEFAULT_ASSIGNOR = "sticky"
 
 
 def _members_of(
-    subscriptions: Subscriptions, partitions: Partitions
+    subscriptions: Subscriptions, partitions: PartitionNames
 ) -> list[tuple[str, list[str]]]:
     """Each topic that has partitions with the members that subscribed to it, by name."""
     alike: dict[frozenset[str], list[str]] = {}

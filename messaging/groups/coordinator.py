@@ -1,9 +1,7 @@
 """The group coordinator: decides requests of members, and appends the records to the group's log.
 
-The log of a group is an internal topic. The server that owns it is the coordinator, so elections,
-fencing and failover are those of topics (decision 0043, section 4). The state is in memory and is
-made from the log at the first request. A request is decided on that state, its records are written
-as one batch, and they are applied once they are durable. Requests of one group take turns.
+The server that owns the log of a group is its coordinator, so elections, fencing and failover are
+those of topics (decision 0043, section 4).
 """
 
 import asyncio
@@ -11,32 +9,30 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from types import MappingProxyType
 from typing import Protocol
-from weakref import WeakValueDictionary
 
-from messaging.groups import decisions
-from messaging.groups.decisions import Heartbeat, Sessions
-from messaging.groups.settings import GroupSettings
-from messaging.groups.state import (
-    DamagedRecordOfGroupError,
-    GroupState,
-    MemberRecord,
-    OffsetRecord,
-    Record,
-    from_bytes,
-    to_bytes,
-)
-from messaging.groups.undecided import damaged_record, ended_transactions
+from kernel.exchange import Caller
+from kernel.log_events import event
+from messaging.groups import member_requests
+from messaging.groups.consumer_state import GroupState
+from messaging.groups.group_logs import GroupLogs, LoadedGroup
+from messaging.groups.member_requests import Heartbeat, MemberSessions
+from messaging.groups.records import CONSUMER_RECORDS, BegunRecord, ConsumerRecord, MemberRecord
+from messaging.log.store_state import StoreState
+from messaging.log.topics import Topic
+from messaging.read.counts import MessageCount, MessageCounts
 from messaging.read.offsets_and_splits import TopicOffsets
-from messaging.read.poll import Poll, Polls
+from messaging.read.poll import Polls
 from messaging.retention.holds_and_positions import behind_ms
-from messaging.storage.store_state import StoreState
-from messaging.topic_changes import TopicChanges
-from messaging.topics import Topic
-from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
+from messaging.settings import GroupSettings
+from messaging.topic_changes import PropertyChange, TopicChanges
+from messaging.write.group_commit import GroupCommitter
 from messaging.write.publish import Publisher
-from tuff.log_events import event
 from tuff.protocol.errors import (
+    DamagedRecordError,
     GroupNotEmptyError,
     GroupNotFoundError,
     TooManyGroupsError,
@@ -45,77 +41,85 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.exchange import Caller
+from tuff.protocol.group_preferences import GroupPreferences, GroupStart
 from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
-from tuff.protocol.json_forms import payload_from_json
-from tuff.protocol.requests import PublishRequest
+from tuff.protocol.json_bodies import payload_from_json
+from tuff.protocol.requests import Isolation
 from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
 
 FOREIGN_MS = 1_000  # between two questions to another server about one topic
+OWNERS_SKEW_MS = 60_000  # by which the clock of another server may be ahead
 FOREIGN_COUNT_MAX = 10_000  # topics of which the answer is remembered
 GROUPS_COUNT_MAX = 10_000  # of a namespace; each is a topic and some KB in memory
-RECORDS_COUNT_MAX = 5_000  # of a log behind its summary; a coordinator reads them in some 100 ms
+PREFERENCES = "preferences"  # the property of the log's topic that has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
     """What a member has after a heartbeat: its epoch, the group's, and the partitions that it shall
-    consume. Those that it has and that are not here it shall release."""
+    consume, and how. Those that it has and that are not here it shall release. `lost`: the messages
+    of them that members began before they vanished."""
 
     member_id: str
     epoch: int
     group_epoch: int
     assigned: tuple[str, ...]
+    preferences: GroupPreferences
+    lost: tuple[BegunRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a group is behind in a partition: the last message of the partition, the time between
+    that and the group's offset, and the messages that the group has not read."""
+
+    end: MessageId | None
+    behind_ms: int
+    unread: MessageCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """A partition of a group for people: `end` and `behind_ms` are None where they are not known,
-    since another server owns the partition or it does not exist any more."""
+    """A partition of a group for people. `lag`: None where it is not known, since another server
+    owns the partition and does not answer, or the partition does not exist any more."""
 
     partition: str
     member_id: str | None
     after: MessageId | None
-    end: MessageId | None
-    behind_ms: int | None
+    lag: Lag | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLags:
-    """A group for monitoring: how many ms each of its partitions is behind, by the partition's
-    name. Partitions that another server owns are left out."""
+    """A group for monitoring, with its lags by the names of the partitions. Those that another
+    server owns are left out."""
 
     namespace: str
     name: str
     members_count: int
-    behind_ms: Mapping[str, int]
+    lags: Mapping[str, Lag]
 
 
-@dataclass(slots=True)
-class _Group:
-    """A group in memory, made from the log that is this topic, in this generation. `rows` has the
-    id of the first message in the log of each undecided transaction."""
-
-    topic: Topic
-    generation: int
-    state: GroupState
-    sessions: Sessions
-    rows: dict[int, MessageId]
-    records_count: int = 0  # in the log, behind the summary
-    first_ms: int | None = None  # the time of the oldest record in the log
+_Afters = Mapping[TopicId, MessageId | None]  # the committed offsets of partitions
+_ConsumerGroup = LoadedGroup[GroupState, MemberSessions]
 
 
-class OtherOwners(Protocol):
+class OwnersOfPartitions(Protocol):
     """The topics of the other servers of a cluster. Both raise TopicNotFoundError, and
     UnavailableError (its kinds): nobody can tell now."""
 
     async def partitions(self, topic: TopicId) -> list[int]:
         """The numbers of the partitions that can be read, ascending."""
 
-    async def ends(self, partition: TopicId) -> tuple[MessageId | None, MessageId | None]:
-        """The ids of the earliest and the last message."""
+    async def ends(
+        self, partition: TopicId, isolation: Isolation
+    ) -> tuple[MessageId | None, MessageId | None]:
+        """The ids of the earliest and the last message for a reader with this isolation."""
+
+    async def count(self, partition: TopicId, after: MessageId | None) -> MessageCount:
+        """The messages behind an id, or all."""
 
 
 class GroupCoordinator:
@@ -129,6 +133,7 @@ class GroupCoordinator:
         polls: Polls,
         topics: TopicChanges,
         offsets: TopicOffsets,
+        counts: MessageCounts,
         settings: GroupSettings,
         *,
         log_ttl_s: int,
@@ -138,65 +143,99 @@ class GroupCoordinator:
         self.settings = settings
         self._state = state
         self._committer = committer
-        self._publisher = publisher
-        self._polls = polls
         self._topics = topics
         self._offsets = offsets
+        self.counts = counts
         self._log_ttl_s = log_ttl_s
         # Called when the log of a group was created or deleted: the servers of a cluster list them.
         self.log_changed: Callable[[TopicId], Awaitable[None]] = _ignore
-        self.other_owners: OtherOwners | None = None  # None: this is a single server
-        self._groups: dict[TopicId, _Group] = {}
+        self.other_owners: OwnersOfPartitions | None = None  # None: this is a single server
+        self._logs = GroupLogs(
+            "group",
+            CONSUMER_RECORDS,
+            lambda _topic, _batch: GroupState(),
+            self._new_sessions,
+            state=state,
+            committer=committer,
+            publisher=publisher,
+            polls=polls,
+            topics=topics,
+        )
         # The partitions of other servers' topics, and until when, in ms, they are not asked again.
         self._foreign: dict[TopicId, tuple[list[str], int]] = {}
-        # A lock is there as long as a request has it, or waits for it.
-        self._turns: WeakValueDictionary[TopicId, asyncio.Lock] = WeakValueDictionary()
+
+    def now_ms(self) -> int:
+        """The time of the server."""
+        return self._state.now_ms()
 
     async def tick(self) -> None:
         """Fence members whose session is over; call it several times a second."""
         now_ms = self._state.now_ms()
-        for group_log, group in list(self._groups.items()):
-            end_ms = group.sessions.next_end_ms
+        for group_log, group in list(self._logs.loaded.items()):
+            end_ms = group.memory.next_end_ms
             if end_ms is None or end_ms > now_ms:
                 continue
             try:
                 async with self._turn(group_log) as current:
-                    await self._fence(group_log, current)
+                    await self._fence(current)
             except TuffError as error:
                 # Another server may coordinate it now. If not, the next request loads it again.
-                self._groups.pop(group_log, None)
+                self._logs.forget(group_log)
                 log.warning("no member of the group %s is fenced now: %s", group_log, error)
 
-    async def join(self, group_log: TopicId, request: MemberRecord) -> MemberView:
-        """Raises: BadRequestError: the client's name is no Unicode. UnreleasedInstanceIdError,
-        TooManyGroupsError, TooManyMembersError."""
+    async def join(
+        self, group_log: TopicId, request: MemberRecord, start: GroupStart | None = None
+    ) -> MemberView:
+        """`start`: where the group begins in the partitions of topics that it subscribes to for the
+        first time. `latest` is behind all messages that are decided now. None: as the group's
+        preferences say, or `earliest`.
+
+        Raises: BadRequestError: the client's name is no Unicode. UnreleasedInstanceIdError,
+            TooManyGroupsError, TooManyMembersError. UnavailableError (its kinds): the start can't
+            be known now.
+        """
         payload_from_json(request.client, what="client")  # the log is UTF-8
         await self._create_log(group_log)
         async with self._turn(group_log) as group:
-            partitions = await self._partitions(group_log, group, request.topics)
-            records = decisions.join(group.state, request, partitions)
-            await self._write(group_log, group, records)
+            partitions = await self._partitions(group, request.topics)
+            records = member_requests.join(group.state, request, partitions)
+            topics = member_requests.topics_to_start(group.state, request)
+            chosen = start or _preferences_of(group).start
+            is_latest = chosen == GroupStart.LATEST
+            ends = await self._ends_of(group_log, topics, partitions) if is_latest else {}
+            records += member_requests.start(topics, ends, now_ms=self._state.now_ms())
+            await self._write(group, records)
             return self._heard(group, request.member_id)
 
-    async def heartbeat(self, group_log: TopicId, request: Heartbeat) -> MemberView:
-        """Raises: GroupNotFoundError, UnknownMemberError, FencedMemberEpochError."""
+    async def heartbeat(
+        self,
+        group_log: TopicId,
+        request: Heartbeat,
+        *,
+        begun: Mapping[str, MessageId] = MappingProxyType({}),
+    ) -> MemberView:
+        """`begun`: the message of each partition that the member has begun, and not committed.
+
+        Raises: GroupNotFoundError, UnknownMemberError, FencedMemberEpochError.
+        """
         async with self._turn(group_log) as group:
-            partitions = await self._partitions(group_log, group)
-            records = decisions.heartbeat(group.state, request, partitions)
-            await self._write(group_log, group, records)
+            partitions = await self._partitions(group)
+            records = member_requests.heartbeat(group.state, request, partitions)
+            kept = {each: message for each, message in begun.items() if each in request.owned}
+            records += member_requests.begin(group.state, request.member_id, kept)
+            await self._write(group, records)
             return self._heard(group, request.member_id)
 
     async def leave(self, group_log: TopicId, member_id: str, *, keeps_assignment: bool) -> None:
         """Raises: GroupNotFoundError, UnknownMemberError."""
         async with self._turn(group_log) as group:
-            partitions = await self._partitions(group_log, group)
-            records = decisions.leave(
+            partitions = await self._partitions(group)
+            records = member_requests.leave(
                 group.state, member_id, partitions, keeps_assignment=keeps_assignment
             )
-            await self._write(group_log, group, records)
+            await self._write(group, records)
             if member_id in group.state.members:
-                group.sessions.heard(group.state, member_id, now_ms=self._state.now_ms())
-            group.sessions.forget_others(group.state)
+                group.memory.heard(group.state, member_id, now_ms=self._state.now_ms())
 
     async def commit(
         self,
@@ -206,44 +245,74 @@ class GroupCoordinator:
         offsets: Mapping[str, MessageId],
         *,
         pointer: int | None,
+        begun: Mapping[str, MessageId] = MappingProxyType({}),
         caller: Caller | None = None,
     ) -> None:
         """Commit offsets; with a write pointer as messages of that transaction of the caller, which
-        count once it has committed.
+        count once it has committed. `begun`: the next message of each partition, which the member
+        has begun.
 
         Raises: GroupNotFoundError, UnknownMemberError, StaleMemberEpochError,
             PartitionNotAssignedError, TransactionError (its kinds).
         """
         async with self._turn(group_log) as group:
             now_ms = self._state.now_ms()
-            records = decisions.commit(
+            records = member_requests.commit(
                 group.state, member_id, epoch, offsets, now_ms=now_ms, pointer=pointer
             )
-            await self._write(group_log, group, records, pointer=pointer, caller=caller)
+            records += member_requests.begin(group.state, member_id, begun)
+            await self._write(group, records, pointer=pointer, caller=caller)
 
     async def committed(self, group_log: TopicId) -> GroupState:
-        """The state, in which every offset is settled whose transaction has ended.
+        """The state, in which every offset is decided whose transaction has ended.
 
         Raises: GroupNotFoundError; TransactionsUnavailableError: there are such offsets.
         """
         async with self._turn(group_log) as group:
-            await self._settle(group_log, group)
+            await self._logs.end_transactions(group)
             return group.state
 
     async def reset(self, group_log: TopicId, offsets: Mapping[str, MessageId | None]) -> None:
         """Set or forget (None) offsets of partitions that no member has.
 
-        Raises: GroupNotFoundError, GroupNotEmptyError; TransactionsUnavailableError.
+        Raises: FuturePositionError; GroupNotFoundError, GroupNotEmptyError;
+            TransactionsUnavailableError.
         """
+        self._committer.require_ready()
+        for name, after in offsets.items():
+            if after is not None:
+                is_foreign = self._is_foreign(TopicId(group_log.namespace, name))
+                self._state.require_past(after, skew_ms=OWNERS_SKEW_MS if is_foreign else 0)
         async with self._turn(group_log) as group:
-            await self._settle(group_log, group)
-            records = decisions.reset(
+            await self._logs.end_transactions(group)
+            records = member_requests.reset(
                 group.state,
                 offsets,
                 now_ms=self._state.now_ms(),
                 undecided=group.state.undecided_partitions(),
             )
-            await self._write(group_log, group, records)
+            await self._write(group, records)
+
+    async def preferences(self, group_log: TopicId) -> GroupPreferences:
+        """How the members consume. Raises: GroupNotFoundError, DamagedRecordError."""
+        async with self._turn(group_log) as group:
+            return _preferences_of(group)
+
+    async def change_preferences(
+        self, group_log: TopicId, change: Callable[[GroupPreferences], GroupPreferences]
+    ) -> GroupPreferences:
+        """Change the preferences, durably, and create the group if there is none. Members learn
+        them by their next heartbeat.
+
+        Raises: TooManyGroupsError; what `change` raises.
+        """
+        await self._create_log(group_log)
+        async with self._turn(group_log) as group:
+            changed = change(_preferences_of(group))
+            # In the row of the topic: records in the log expire if the group is not used.
+            given = PropertyChange({PREFERENCES: changed.to_text()})
+            await self._topics.change(group_log, given, is_dry_run=False)
+            return changed
 
     async def delete(self, group_log: TopicId) -> None:
         """Delete a group without members, with its offsets. Raises: GroupNotFoundError,
@@ -254,7 +323,7 @@ class GroupCoordinator:
                     f"the group has {len(group.state.members)} members; close them first, or wait "
                     "until their sessions are over"
                 )
-            del self._groups[group_log]
+            self._logs.forget(group_log)
             await self._topics.delete(group_log)
         await self.log_changed(group_log)
 
@@ -268,12 +337,23 @@ class GroupCoordinator:
 
     async def lags(self, group_log: TopicId, state: GroupState) -> list[PartitionLag]:
         """Where the group is in each partition that it has an offset of, or shall consume."""
-        return [await self._lag(partition, state) for partition in _partitions_of(group_log, state)]
+        afters = self._afters(group_log, state)
+        (owned,) = await self._lags_of([self._owned(afters)])
+        return [
+            PartitionLag(
+                partition=each.name,
+                member_id=state.owners.get(each.name),
+                after=after,
+                lag=owned.get(each) or await self._foreign_lag(each, after),
+            )
+            for each, after in afters.items()
+        ]
 
     async def all_lags(self, *, count_max: int) -> list[GroupLags]:
         """The lags of the groups whose logs this server owns, by name, with `count_max` partitions
         at most. A group that can't be read now is left out. Raises: StorageUnavailableError."""
-        found: dict[TopicId, tuple[int, dict[TopicId, MessageId | None]]] = {}
+        found: list[tuple[TopicId, int]] = []
+        afters: list[_Afters] = []
         left_count = count_max
         logs = [each for each in self._state.topics.live() if each.name.endswith(GROUP_LOG)]
         for group_log in sorted(logs):
@@ -281,51 +361,71 @@ class GroupCoordinator:
                 break
             with suppress(TuffError):
                 async with self._turn(group_log) as group:
-                    afters = self._owned_offsets(group_log, group.state, count_max=left_count)
-                    found[group_log] = len(group.state.members), afters
-                left_count -= max(1, len(afters))  # a group without partitions counts, too
-        bounds = await self._offsets.bounds(
-            {each for _, afters in found.values() for each in afters}
-        )
+                    owned = self._owned(self._afters(group_log, group.state))
+                    found.append((group_log, len(group.state.members)))
+                afters.append(dict(islice(owned.items(), left_count)))
+                left_count -= max(1, len(owned))  # a group without partitions counts, too
         return [
             GroupLags(
                 namespace=group_log.namespace,
                 name=group_log.name.removesuffix(GROUP_LOG),
                 members_count=members_count,
-                behind_ms={
-                    partition.name: await self._behind_ms(partition, after, *bounds[partition])
-                    for partition, after in afters.items()
-                    if partition in bounds
-                },
+                lags={each.name: lag for each, lag in lags.items()},
             )
-            for group_log, (members_count, afters) in found.items()
+            for (group_log, members_count), lags in zip(
+                found, await self._lags_of(afters), strict=True
+            )
         ]
 
-    def _owned_offsets(
-        self, group_log: TopicId, state: GroupState, *, count_max: int
-    ) -> dict[TopicId, MessageId | None]:
-        """The committed offsets of the partitions that no other server owns."""
-        owned = [
-            each
-            for each in _partitions_of(group_log, state)
-            if self.other_owners is None or not self._state.topics.is_foreign(each)
-        ]
-        offsets = state.offsets
+    async def _lags_of(self, groups: Sequence[_Afters]) -> list[dict[TopicId, Lag]]:
+        """The lags of groups in partitions of this server that exist."""
+        bounds = await self._offsets.bounds({each for afters in groups for each in afters})
+        found: list[dict[TopicId, Lag]] = []
+        for afters in groups:
+            counts = await self.counts.counts(afters)
+            lags: dict[TopicId, Lag] = {}
+            for each in filter(bounds.__contains__, afters):
+                (live_from_ms, end), after = bounds[each], afters[each]
+                if after is None and end is not None and _has_unread(counts[each]):
+                    after = await self._offsets.earliest(each)
+                lags[each] = _lag(after, end, counts[each], live_from_ms=live_from_ms)
+            found.append(lags)
+        return found
+
+    async def _foreign_lag(self, partition: TopicId, after: MessageId | None) -> Lag | None:
+        if self.other_owners is not None:
+            with suppress(TopicNotFoundError, UnavailableError):
+                earliest, end = await self.other_owners.ends(partition, Isolation.ALL)
+                unread = await self.other_owners.count(partition, after)
+                live_from_ms = 0 if earliest is None else earliest.publish_timestamp_ms
+                return _lag(after or earliest, end, unread, live_from_ms=live_from_ms)
+        return None
+
+    def _afters(self, group_log: TopicId, state: GroupState) -> _Afters:
+        """The committed offsets, or None, of the partitions that the group has an offset of, or
+        shall consume, by name; without members also of the topics that it has consumed, whose
+        messages wait for the next member."""
+        names = {each for partitions in state.partitions.values() for each in partitions}
+        names |= state.offsets.keys()
+        for topic in () if state.members else state.started:
+            names |= set(partitions_of(self._state, TopicId(group_log.namespace, topic)))
         return {
-            each: offsets[each.name].after if each.name in offsets else None
-            for each in owned[:count_max]
+            TopicId(group_log.namespace, name): state.offsets[name].after
+            if name in state.offsets
+            else None
+            for name in sorted(names)
         }
 
-    async def _behind_ms(
-        self, partition: TopicId, after: MessageId | None, live_from_ms: int, end: MessageId | None
-    ) -> int:
-        if after is None and end is not None:
-            after = await self._offsets.earliest(partition)
-        return 0 if after is None else behind_ms(after, end=end, live_from_ms=live_from_ms)
+    def _owned(self, afters: _Afters) -> _Afters:
+        """The partitions among these that no other server owns."""
+        return {each: after for each, after in afters.items() if not self._is_foreign(each)}
+
+    def _is_foreign(self, topic: TopicId) -> bool:
+        """Whether another server of a cluster owns it."""
+        return self.other_owners is not None and self._state.topics.is_foreign(topic)
 
     async def _create_log(self, group_log: TopicId) -> None:
-        found = self._state.topics.maybe_find(group_log)
-        if found is not None and found.durable is not None and found.durable.generation > 0:
+        if self._logs.exists(group_log):
             return
         self._require_room(group_log.namespace)
         with suppress(TopicExistsError):
@@ -346,43 +446,43 @@ class GroupCoordinator:
                 "lists them"
             )
 
-    async def _lag(self, partition: TopicId, state: GroupState) -> PartitionLag:
-        name = partition.name
-        after = state.offsets[name].after if name in state.offsets else None
-        end = behind_ms = None
-        try:
-            earliest, end = await self._ends(partition)
-        except (TopicNotFoundError, UnavailableError):
-            pass
-        else:
-            behind_ms = 0
-            if end is not None and earliest is not None:
-                first = earliest if after is None else max(after, earliest)
-                behind_ms = max(0, end.publish_timestamp_ms - first.publish_timestamp_ms)
-        return PartitionLag(
-            partition=name,
-            member_id=state.owners.get(name),
-            after=after,
-            end=end,
-            behind_ms=behind_ms,
-        )
-
-    async def _ends(self, partition: TopicId) -> tuple[MessageId | None, MessageId | None]:
-        if self.other_owners is not None and self._state.topics.is_foreign(partition):
-            return await self.other_owners.ends(partition)
-        found = await self._offsets.offsets(partition)
+    async def _ends(
+        self, partition: TopicId, isolation: Isolation = Isolation.ALL
+    ) -> tuple[MessageId | None, MessageId | None]:
+        if self.other_owners is not None and self._is_foreign(partition):
+            return await self.other_owners.ends(partition, isolation)
+        found = await self._offsets.offsets(partition, isolation=isolation)
         return found.earliest, found.end
 
+    async def _ends_of(
+        self, group_log: TopicId, topics: Iterable[str], partitions: Mapping[str, Sequence[str]]
+    ) -> dict[str, MessageId]:
+        """The last decided messages of partitions; those without one are left out."""
+        found: dict[str, MessageId] = {}
+        for topic in topics:
+            ids = [TopicId(group_log.namespace, each) for each in partitions[topic]]
+            ends = await asyncio.gather(*map(self._decided_end, ids))
+            found |= {
+                each.name: end for each, end in zip(ids, ends, strict=True) if end is not None
+            }
+        return found
+
+    async def _decided_end(self, partition: TopicId) -> MessageId | None:
+        try:
+            return (await self._ends(partition, Isolation.COMMITTED))[1]
+        except TopicNotFoundError:  # it was deleted meanwhile
+            return None
+
     async def _partitions(
-        self, group_log: TopicId, group: _Group, more: Iterable[str] = ()
+        self, group: _ConsumerGroup, more: Iterable[str] = ()
     ) -> dict[str, list[str]]:
         """The partitions to be assigned of all subscribed topics, and of `more`. Raises:
         OwnershipMovingError: those of a new topic are not known now."""
         topics = {*more, *(each for one in group.state.members.values() for each in one.topics)}
         found, foreign = {}, []
         for name in sorted(topics):
-            topic = TopicId(group_log.namespace, name)
-            if self.other_owners is not None and self._state.topics.is_foreign(topic):
+            topic = TopicId(group.topic.id.namespace, name)
+            if self.other_owners is not None and self._is_foreign(topic):
                 known = group.state.partitions.get(name)
                 foreign.append((name, self._foreign_partitions(self.other_owners, topic, known)))
             else:
@@ -393,9 +493,10 @@ class GroupCoordinator:
         return found
 
     async def _foreign_partitions(
-        self, owners: OtherOwners, topic: TopicId, known: Sequence[str] | None
+        self, owners: OwnersOfPartitions, topic: TopicId, known: Sequence[str] | None
     ) -> list[str]:
-        """Asked for each second at most. While nobody can tell: those that the group `known`."""
+        """The partitions of a topic of another server, which is asked once a second at most. While
+        the server can't answer: the partitions in `known`, those of the group."""
         now_ms = self._state.now_ms()
         partitions, until_ms = self._foreign.get(topic, ([], 0))
         if now_ms < until_ms <= now_ms + FOREIGN_MS:
@@ -414,131 +515,64 @@ class GroupCoordinator:
         return partitions
 
     @asynccontextmanager
-    async def _turn(self, group_log: TopicId) -> AsyncIterator[_Group]:
-        """The group, for one request at a time.
-
-        Raises:
-            GroupNotFoundError: it has no log.
-        """
+    async def _turn(self, group_log: TopicId) -> AsyncIterator[_ConsumerGroup]:
+        """The group, for one request at a time. Raises: GroupNotFoundError: it has no log."""
         try:
-            self._state.topics.find(group_log)
-        except TopicNotFoundError:
-            raise _group_not_found(group_log) from None
-        turn = self._turns.setdefault(group_log, asyncio.Lock())
-        async with turn:
-            try:
-                topic = self._state.topics.find(group_log)
-                generation = topic.require_durable().generation
-                group = self._groups.get(group_log)
-                if group is None or group.topic is not topic or group.generation != generation:
-                    self._groups.pop(group_log, None)
-                    group = await self._load(group_log, topic, generation)
-                    self._groups[group_log] = group
+            async with self._logs.turn(partial(self._state.topics.find, group_log)) as group:
                 yield group
-            except TopicNotFoundError:
-                self._groups.pop(group_log, None)
-                raise _group_not_found(group_log) from None
+        except TopicNotFoundError:
+            self._logs.forget(group_log)
+            name = str(group_log).removesuffix(GROUP_LOG)
+            raise GroupNotFoundError(
+                f"there is no group {name}: it was never joined, or it was deleted"
+            ) from None
 
-    async def _load(self, group_log: TopicId, topic: Topic, generation: int) -> _Group:
-        # A write whose caller is gone may be under way. This one is behind it.
-        await self._committer.submit(Write(_nothing, internal=True))
-        sessions = Sessions(
+    def _new_sessions(self, _topic: Topic, state: GroupState) -> MemberSessions:
+        state.forget_incomplete_members()
+        sessions = MemberSessions(
             session_timeout_ms=round(self.settings.session_timeout_s * 1000),
             rebalance_timeout_ms=round(self.settings.rebalance_timeout_s * 1000),
         )
-        group = _Group(topic, generation, GroupState(), sessions, {})
-        poll = Poll()
-        while True:
-            result = await self._polls.poll(group_log, poll)
-            for message_id, payload in result.items:
-                _apply(group, _decoded(group_log, message_id, payload), message_id)
-            if result.caught_up:
-                break
-            poll = Poll(start=MessageId.from_bytes(result.next_id), inclusive=False)
-        group.state.forget_incomplete_members()
-        group.sessions.begin(group.state, now_ms=self._state.now_ms())
-        log.debug(
-            "loaded the group %s from %s: %s, %s",
-            group_log,
-            counted(group.records_count, "record"),
-            counted(len(group.state.members), "member"),
-            counted(len(group.state.offsets), "offset"),
-        )
-        return group
+        sessions.begin(state, now_ms=self._state.now_ms())
+        return sessions
 
-    async def _fence(self, group_log: TopicId, group: _Group) -> None:
-        over = group.sessions.over(group.state, now_ms=self._state.now_ms())
+    async def _fence(self, group: _ConsumerGroup) -> None:
+        over = group.memory.over(group.state, now_ms=self._state.now_ms())
         if over:
-            partitions = await self._partitions(group_log, group)
-            await self._write(group_log, group, decisions.fence(group.state, over, partitions))
-            group.sessions.forget_others(group.state)
+            partitions = await self._partitions(group)
+            await self._write(group, member_requests.fence(group.state, over, partitions))
+            fenced, group_log = counted(len(over), "member"), group.topic.id
             extra = event("members_fenced", group=group_log, count=len(over))
-            fenced = counted(len(over), "member")
             log.info("fenced %s of the group %s", fenced, group_log, extra=extra)
 
-    def _heard(self, group: _Group, member_id: str) -> MemberView:
-        group.sessions.heard(group.state, member_id, now_ms=self._state.now_ms())
-        group.sessions.forget_others(group.state)
+    def _heard(self, group: _ConsumerGroup, member_id: str) -> MemberView:
+        group.memory.heard(group.state, member_id, now_ms=self._state.now_ms())
         current = group.state.current[member_id]
         return MemberView(
             member_id=member_id,
             epoch=current.epoch,
             group_epoch=group.state.epoch,
             assigned=tuple(sorted(current.kept)),
+            preferences=_preferences_of(group),
+            lost=tuple(
+                each
+                for partition, each in sorted(group.state.begun.items())
+                if each.lost and partition in current.kept
+            ),
         )
 
     async def _write(
         self,
-        group_log: TopicId,
-        group: _Group,
-        records: list[Record],
+        group: _ConsumerGroup,
+        records: Sequence[ConsumerRecord],
         *,
         pointer: int | None = None,
         caller: Caller | None = None,
     ) -> None:
-        """Append records to the log, and apply them once they are durable. Also without records, it
-        keeps the log short, and its records from expiring."""
-        if records:
-            try:
-                published = await self._publisher.publish(
-                    group_log,
-                    PublishRequest(pointer, [to_bytes(each) for each in records]),
-                    caller=caller,
-                )
-            except BaseException:
-                # Whether they are in the log is not known: the next request reads it again.
-                self._groups.pop(group_log, None)
-                raise
-            for record in records:
-                _apply(group, record, published.first.to_bytes())
-        if group.records_count >= RECORDS_COUNT_MAX or self._is_old(group):
-            await self._summarize(group_log, group)
-
-    def _is_old(self, group: _Group) -> bool:
-        """Whether half of the time to live of its oldest record is over."""
-        half_ms = self._log_ttl_s * 500
-        return group.first_ms is not None and self._state.now_ms() - group.first_ms > half_ms
-
-    async def _summarize(self, group_log: TopicId, group: _Group) -> None:
-        """Write the state as one batch, and truncate the log before it. Of transactions in
-        progress, the records before it are still needed."""
-        try:
-            await self._settle(group_log, group)
-            records = [to_bytes(each) for each in group.state.summary()]
-            published = await self._publisher.publish(group_log, PublishRequest(None, records))
-            group.records_count, group.first_ms = 0, published.first.publish_timestamp_ms
-            await self._topics.truncate(group_log, min([published.first, *group.rows.values()]))
-        except UnavailableError as error:
-            log.warning("the log of the group %s has no new summary: %s", group_log, error)
-
-    async def _settle(self, group_log: TopicId, group: _Group) -> None:
-        """Apply or drop the offsets of transactions that have ended."""
-        rows = {each: group.rows[each] for each in group.state.undecided}
-        transactions = self._state.transactions
-        ended = await ended_transactions(group_log, rows, self._polls, transactions)
-        for pointer, is_committed in ended.items():
-            group.state.end_transaction(pointer, is_committed=is_committed)
-            del group.rows[pointer]
+        """Also without records, it keeps the log short, and its records from expiring."""
+        await self._logs.append(group, records, pointer=pointer, caller=caller)
+        group.memory.forget_others(group.state)
+        await self._logs.summarize_if_due(group)
 
 
 def partitions_of(state: StoreState, topic: TopicId) -> list[str]:
@@ -556,37 +590,29 @@ def group_log_of(namespace: str, group: str) -> TopicId:
     return TopicId(namespace, f"{group}{GROUP_LOG}")
 
 
+def _preferences_of(group: _ConsumerGroup) -> GroupPreferences:
+    text = group.topic.require_durable().properties.get(PREFERENCES)
+    if text is None:
+        return GroupPreferences()
+    try:
+        return GroupPreferences.from_text(text)
+    except ValueError as error:
+        raise DamagedRecordError(f"the group {group.topic.id} can't be read: {error}") from None
+
+
 async def _ignore(_group_log: TopicId) -> None:
     pass
 
 
-def _nothing(_batch: WriteBatch) -> None:
-    pass
+def _lag(
+    after: MessageId | None, end: MessageId | None, unread: MessageCount, *, live_from_ms: int
+) -> Lag:
+    late_ms = 0
+    if after is not None and _has_unread(unread):
+        late_ms = behind_ms(after, end=end, live_from_ms=live_from_ms)
+    return Lag(end=end, behind_ms=late_ms, unread=unread)
 
 
-def _apply(group: _Group, record: Record, message_id: bytes) -> None:
-    group.state.apply(record)
-    group.records_count += 1
-    if group.first_ms is None:
-        group.first_ms = MessageId.from_bytes(message_id).publish_timestamp_ms
-    if isinstance(record, OffsetRecord) and record.pointer is not None:
-        group.rows.setdefault(record.pointer, MessageId.from_bytes(message_id))
-
-
-def _decoded(group_log: TopicId, message_id: bytes, payload: bytes) -> Record:
-    try:
-        return from_bytes(payload)
-    except DamagedRecordOfGroupError as error:
-        raise damaged_record(group_log, message_id, error) from None
-
-
-def _group_not_found(group_log: TopicId) -> GroupNotFoundError:
-    name = str(group_log).removesuffix(GROUP_LOG)
-    return GroupNotFoundError(f"there is no group {name}: it was never joined, or it was deleted")
-
-
-def _partitions_of(group_log: TopicId, state: GroupState) -> list[TopicId]:
-    """What the group has an offset of, or shall consume, by name."""
-    subscribed = {each for partitions in state.partitions.values() for each in partitions}
-    names = sorted(subscribed | state.offsets.keys())
-    return [TopicId(group_log.namespace, name) for name in names]
+def _has_unread(unread: MessageCount) -> bool:
+    """Whether messages wait for the group. What was rolled back or has expired does not."""
+    return unread.count > 0 or unread.is_lower_bound

@@ -2,54 +2,61 @@
 
 from collections.abc import Mapping
 
-from messaging.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR
-from messaging.groups.coordinator import (
-    GroupCoordinator,
-    MemberView,
-    PartitionLag,
-    group_log_of,
-)
-from messaging.groups.decisions import Heartbeat
-from messaging.groups.state import LEFT_STATIC, GroupState, MemberRecord
-from tuff.protocol.errors import BadRequestError, InvalidNameError
-from tuff.protocol.exchange import (
+from kernel.exchange import (
     EMPTY_REPLY,
     Reply,
     Request,
     Route,
     json_reply,
+    members_of,
     read_object,
     read_query,
+    value_reply,
 )
+from messaging.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR
+from messaging.groups.consumer_state import GroupState
+from messaging.groups.coordinator import (
+    GroupCoordinator,
+    Lag,
+    MemberView,
+    PartitionLag,
+    group_log_of,
+)
+from messaging.groups.member_requests import Heartbeat
+from messaging.groups.records import LEFT_STATIC, MemberRecord
+from tuff.protocol import operations
+from tuff.protocol.errors import BadRequestError, InvalidNameError
+from tuff.protocol.group_preferences import MEMBERS, GroupPreferences, GroupStart
 from tuff.protocol.ids import MessageId, TopicId, check_name, shown_name, topic_id
-from tuff.protocol.json_forms import pointer_from_json, shown
+from tuff.protocol.json_bodies import choice_from_json, pointer_from_json, shown, text_from_json
 
-GROUPS_PATH = "/v1/namespaces/{ns}/groups"
-GROUP_PATH = f"{GROUPS_PATH}/{{g}}"
 LEFT = -1  # the epoch of a heartbeat that leaves the group
 TOPICS_COUNT_MAX = 1_000  # of one member
 OFFSETS_COUNT_MAX = 10_000  # of one commit
 CLIENT_LENGTH_MAX = 200  # characters
 
-_HEARTBEAT_MEMBERS = frozenset(
-    {"memberId", "memberEpoch", "groupEpoch", "owned", "topics", "assignor", "instanceId", "client"}
+_JOIN_ONLY = frozenset({"topics", "start", "assignor", "instanceId", "client"})
+_LATER_ONLY = frozenset({"groupEpoch", "owned", "begun"})
+_HEARTBEAT_MEMBERS = _JOIN_ONLY | _LATER_ONLY | {"memberId", "memberEpoch"}
+_COMMIT_MEMBERS = frozenset(
+    {"memberId", "memberEpoch", "offsets", "begun", "transactionWritePointer"}
 )
-_JOIN_ONLY = frozenset({"topics", "assignor", "instanceId", "client"})
-_LATER_ONLY = frozenset({"groupEpoch", "owned"})
-_COMMIT_MEMBERS = frozenset({"memberId", "memberEpoch", "offsets", "transactionWritePointer"})
 
 
 def routes(coordinator: GroupCoordinator) -> list[Route]:
     """The HTTP routes of consumer groups."""
     handlers = _Routes(coordinator)
     return [
-        Route("POST", f"{GROUP_PATH}/heartbeat", handlers.heartbeat),
-        Route("POST", f"{GROUP_PATH}/offsets", handlers.commit),
-        Route("GET", f"{GROUP_PATH}/offsets", handlers.committed),
-        Route("POST", f"{GROUP_PATH}/offsets/reset", handlers.reset),
-        Route("GET", GROUP_PATH, handlers.show),
-        Route("DELETE", GROUP_PATH, handlers.delete),
-        Route("GET", GROUPS_PATH, handlers.list),
+        Route(operations.HEARTBEAT, handlers.heartbeat),
+        Route(operations.COMMIT_OFFSETS, handlers.commit),
+        Route(operations.GET_COMMITTED_OFFSETS, handlers.committed),
+        Route(operations.RESET_OFFSETS, handlers.reset),
+        Route(operations.GET_GROUP, handlers.show),
+        Route(operations.DELETE_GROUP, handlers.delete),
+        Route(operations.GET_GROUP_PREFERENCES, handlers.preferences),
+        Route(operations.SET_GROUP_PREFERENCES, handlers.set_preferences),
+        Route(operations.UPDATE_GROUP_PREFERENCES, handlers.update_preferences),
+        Route(operations.LIST_GROUPS, handlers.list),
     ]
 
 
@@ -59,9 +66,7 @@ class _Routes:
 
     async def heartbeat(self, request: Request) -> Reply:
         log = _log_of(request)
-        body = read_object(
-            request.body, request.content_type, members=_HEARTBEAT_MEMBERS, what="a heartbeat"
-        )
+        body = members_of(request, members=_HEARTBEAT_MEMBERS, what="a heartbeat")
         member_id, epoch = _member_id(body), _epoch(body, first=LEFT_STATIC)
         others = _LATER_ONLY if epoch == 0 else _JOIN_ONLY
         if epoch < 0:
@@ -75,35 +80,44 @@ class _Routes:
         if epoch < 0:
             keeps = epoch == LEFT_STATIC
             await self._coordinator.leave(log, member_id, keeps_assignment=keeps)
-            return json_reply({"memberId": member_id, "memberEpoch": epoch})
+            return value_reply(request, {"memberId": member_id, "memberEpoch": epoch})
         if epoch == 0:
-            view = await self._coordinator.join(log, _join(member_id, body))
+            view = await self._coordinator.join(log, _join(member_id, body), _start(body))
         else:
-            view = await self._coordinator.heartbeat(log, _heartbeat(log, member_id, epoch, body))
-        return json_reply(self._view_form(view))
+            request_of_member = _heartbeat(log, member_id, epoch, body)
+            view = await self._coordinator.heartbeat(
+                log, request_of_member, begun=_begun(log, body)
+            )
+        return value_reply(request, self._view_form(view))
 
     async def commit(self, request: Request) -> Reply:
         log = _log_of(request)
-        body = read_object(
-            request.body, request.content_type, members=_COMMIT_MEMBERS, what="a commit of offsets"
-        )
+        body = members_of(request, members=_COMMIT_MEMBERS, what="a commit of offsets")
         pointer = body.get("transactionWritePointer")
-        offsets = _offsets(log, body)
+        if pointer is not None and "begun" in body:
+            raise BadRequestError(
+                "a commit within a transaction takes no begun, which would count if it aborts; "
+                "send begun with the next heartbeat"
+            )
+        begun = _begun(log, body)
+        offsets = {} if begun and "offsets" not in body else _offsets(log, body)
         await self._coordinator.commit(
             log,
             _member_id(body),
             _epoch(body, first=1),
-            {name: MessageId.from_hex(_text(after, what=name)) for name, after in offsets.items()},
+            {name: _id(after, name) for name, after in offsets.items()},
             pointer=None
             if pointer is None
             else pointer_from_json(pointer, what="transactionWritePointer"),
+            begun=begun,
             caller=request.caller,
         )
         return EMPTY_REPLY
 
     async def committed(self, request: Request) -> Reply:
         state = await self._coordinator.committed(_log_of(request))
-        return json_reply(
+        return value_reply(
+            request,
             {
                 "offsets": [
                     {
@@ -115,7 +129,7 @@ class _Routes:
                     for partition, offset in sorted(state.offsets.items())
                 ],
                 "undecided": sorted(state.undecided_partitions()),
-            }
+            },
         )
 
     async def reset(self, request: Request) -> Reply:
@@ -124,7 +138,7 @@ class _Routes:
             request.body, request.content_type, members={"offsets"}, what="a reset of offsets"
         )
         offsets = {
-            name: None if after is None else MessageId.from_hex(_text(after, what=name))
+            name: None if after is None else _id(after, name)
             for name, after in _offsets(log, body).items()
         }
         await self._coordinator.reset(log, offsets)
@@ -134,7 +148,26 @@ class _Routes:
         log = _log_of(request)
         state = await self._coordinator.committed(log)
         lags = await self._coordinator.lags(log, state)
-        return json_reply(_group_form(request.parameters["g"], state, lags))
+        now_ms = self._coordinator.now_ms()
+        return json_reply(group_body(request.parameters["g"], state, lags, now_ms=now_ms))
+
+    async def preferences(self, request: Request) -> Reply:
+        return json_reply((await self._coordinator.preferences(_log_of(request))).to_form())
+
+    async def set_preferences(self, request: Request) -> Reply:
+        log, given = _log_of(request), _preferences_in(request)
+        # Checked before the group is created.
+        preferences = GroupPreferences().with_changes(given)
+        changed = await self._coordinator.change_preferences(log, lambda _before: preferences)
+        return json_reply(changed.to_form())
+
+    async def update_preferences(self, request: Request) -> Reply:
+        log, given = _log_of(request), _preferences_in(request)
+        GroupPreferences().with_changes(given)
+        changed = await self._coordinator.change_preferences(
+            log, lambda before: before.with_changes(given)
+        )
+        return json_reply(changed.to_form())
 
     async def delete(self, request: Request) -> Reply:
         log = _log_of(request)
@@ -154,8 +187,13 @@ class _Routes:
             "memberEpoch": view.epoch,
             "groupEpoch": view.group_epoch,
             "assigned": view.assigned,
+            "lost": [
+                {"partition": each.partition, "id": each.after.hex(), "count": each.lost}
+                for each in view.lost
+            ],
             "heartbeatInterval": settings.heartbeat_interval_s,
             "sessionTimeout": settings.session_timeout_s,
+            "preferences": view.preferences.to_form(),
         }
 
 
@@ -170,7 +208,26 @@ def _log_of(request: Request) -> TopicId:
     return group_log(request)
 
 
-def _group_form(name: str, state: GroupState, lags: list[PartitionLag]) -> dict[str, object]:
+def _preferences_in(request: Request) -> Mapping[str, object]:
+    return read_object(
+        request.body, request.content_type, members=MEMBERS, what="preferences of a group"
+    )
+
+
+def _lag_form(lag: Lag | None, *, now_ms: int) -> dict[str, object]:
+    return {
+        "end": None if lag is None or lag.end is None else lag.end.hex(),
+        "behindMs": None if lag is None else lag.behind_ms,
+        "unread": None if lag is None else lag.unread.count,
+        "isLowerBound": lag is not None and lag.unread.is_lower_bound,
+        "unreadAgeMs": None if lag is None else lag.unread.age_ms(now_ms=now_ms),
+    }
+
+
+def group_body(
+    name: str, state: GroupState, lags: list[PartitionLag], *, now_ms: int
+) -> dict[str, object]:
+    """The JSON of a group with these partitions."""
     return {
         "name": name,
         "state": _state_name(state),
@@ -190,13 +247,12 @@ def _group_form(name: str, state: GroupState, lags: list[PartitionLag]) -> dict[
         ],
         "partitions": [
             {
-                "partition": lag.partition,
-                "memberId": lag.member_id,
-                "after": None if lag.after is None else lag.after.hex(),
-                "end": None if lag.end is None else lag.end.hex(),
-                "behindMs": lag.behind_ms,
+                "partition": each.partition,
+                "memberId": each.member_id,
+                "after": None if each.after is None else each.after.hex(),
+                **_lag_form(each.lag, now_ms=now_ms),
             }
-            for lag in lags
+            for each in lags
         ],
     }
 
@@ -219,7 +275,7 @@ def _join(member_id: str, body: Mapping[str, object]) -> MemberRecord:
     if not topics:
         raise BadRequestError("topics has at least one topic to subscribe to")
     instance_id = body.get("instanceId")
-    client = _text(body.get("client", ""), what="client")
+    client = text_from_json(body.get("client", ""), "client")
     if len(client) > CLIENT_LENGTH_MAX:
         raise BadRequestError(f"client has {CLIENT_LENGTH_MAX} characters or less")
     return MemberRecord(
@@ -228,9 +284,13 @@ def _join(member_id: str, body: Mapping[str, object]) -> MemberRecord:
         assignor=assignor,
         instance_id=None
         if instance_id is None
-        else check_name(_text(instance_id, what="instanceId"), what="instanceId"),
+        else check_name(text_from_json(instance_id, "instanceId"), what="instanceId"),
         client=client,
     )
+
+
+def _start(body: Mapping[str, object]) -> GroupStart | None:
+    return choice_from_json(GroupStart, body["start"], what="start") if "start" in body else None
 
 
 def _heartbeat(log: TopicId, member_id: str, epoch: int, body: Mapping[str, object]) -> Heartbeat:
@@ -247,7 +307,7 @@ def _heartbeat(log: TopicId, member_id: str, epoch: int, body: Mapping[str, obje
 
 
 def _member_id(body: Mapping[str, object]) -> str:
-    return check_name(_text(body.get("memberId"), what="memberId"), what="memberId")
+    return check_name(text_from_json(body.get("memberId"), "memberId"), what="memberId")
 
 
 def _epoch(body: Mapping[str, object], *, first: int) -> int:
@@ -269,6 +329,21 @@ def _offsets(log: TopicId, body: Mapping[str, object]) -> Mapping[str, object]:
     return {_partition(log, name): after for name, after in offsets.items()}
 
 
+def _begun(log: TopicId, body: Mapping[str, object]) -> dict[str, MessageId]:
+    """The messages that a member has begun, by partition; none where the member does not say."""
+    begun = body.get("begun", {})
+    if not isinstance(begun, dict) or len(begun) > OFFSETS_COUNT_MAX:
+        raise BadRequestError(
+            f"begun is an object with a message id for each of {OFFSETS_COUNT_MAX} partitions or "
+            f"less, not {shown(begun)}"
+        )
+    return {_partition(log, name): _id(message, name) for name, message in begun.items()}
+
+
+def _id(value: object, partition: str) -> MessageId:
+    return MessageId.from_hex(text_from_json(value, partition))
+
+
 def _partition(log: TopicId, name: str) -> str:
     """Raises: InvalidNameError: it names no single partition. In a group, each is named with its
     number, so that no partition has two names."""
@@ -280,13 +355,7 @@ def _partition(log: TopicId, name: str) -> str:
     return name
 
 
-def _text(value: object, *, what: str) -> str:
-    if not isinstance(value, str):
-        raise BadRequestError(f"{what} is a text, not {shown(value)}")
-    return value
-
-
 def _texts(value: object, *, what: str, count_max: int) -> list[str]:
     if not isinstance(value, list) or len(value) > count_max:
-        raise BadRequestError(f"{what} is a list of {count_max} texts or less, not {shown(value)}")
-    return [_text(each, what=what) for each in value]
+        raise BadRequestError(f"{what} is {count_max} strings or less, not {shown(value)}")
+    return [text_from_json(each, what) for each in value]

@@ -1,58 +1,55 @@
-"""Share groups: workers lease single messages of one log, and acknowledge each by itself.
+"""Share groups: consumers lease single messages, and acknowledge each by itself.
 
-The log of a share group belongs to its topic, as that of delayed messages does: one server reads
-the messages and leases them (decision 0043, section 4). Which messages are done is in that log.
-Leases are in memory, and a server that loads the group begins without any. Requests of one group
-take turns.
+A share group of a topic with several partitions is one group for each of them, and a lease takes
+messages of one. Its log belongs to the partition, as that of delayed messages does: one server
+reads the messages and leases them (decision 0043, section 4). Which messages are done is in that
+log. So are the attempts and delays of those that are not. Leases are in memory, and a server that
+loads the group begins without any.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
-from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, WindowReader
-from messaging.groups.share_records import (
-    DoneRecord,
-    Order,
+from kernel.exchange import Caller
+from messaging.groups.group_logs import GroupLogs, damaged_record
+from messaging.groups.records import SHARE_RECORDS, DamagedRecordOfGroupError
+from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, ShareGroup, WindowReader
+from messaging.groups.share_state import (
+    Acknowledgement,
+    Lease,
+    ProcessingOrder,
     ShareProperties,
-    ShareRecord,
-    from_bytes,
-    to_bytes,
+    ShareState,
 )
-from messaging.groups.share_state import Acknowledgement, Lease, Outcome, ShareState
-from messaging.groups.state import DamagedRecordOfGroupError
-from messaging.groups.undecided import damaged_record, ended_transactions
+from messaging.log.store_state import OpenStore, StoreState, require_log, require_topic
+from messaging.log.topics import TTL_S_MAX, Topic, created
+from messaging.model.visibility import first_id, start_after
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
-from messaging.read.visibility import start_number
 from messaging.settings import MessagingSettings
-from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topic_changes import TopicChanges, deleted
-from messaging.topics import TTL_S_MAX, Topic, created
-from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
+from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.publish import Publisher
-from tuff.disk.event_loop import FutureTask
+from messaging.write.write_batch import WriteBatch
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import (
     GroupExistsError,
     GroupNotFoundError,
     LeaseLostError,
-    StorageUnavailableError,
     TooManyGroupsError,
     TuffError,
-    UnavailableError,
 )
-from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import FIRST_ID, MessageId, Offset, TopicId, past_group
-from tuff.protocol.requests import PublishRequest
+from tuff.protocol.leases import LeaseAction, LeaseOutcome
 
 log = logging.getLogger(__name__)
 
-SUMMARY_IDS_MIN = 5_000  # acknowledged messages, or records, before the next summary
 GROUPS_COUNT_MAX = 100  # of a topic or partition; each may fill `groups.share_window` in memory
 _LATEST = "latest"
 _EARLIEST = "earliest"
@@ -68,7 +65,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """How much a worker takes at once. `bytes_max`: None for as much as a reply to a poll has;
+    """How much a consumer takes at once. `bytes_max`: None for as much as a reply to a poll has;
     `lease_ms`: None for that of the group."""
 
     count: int
@@ -76,10 +73,18 @@ class LeaseRequest:
     lease_ms: int | None = None
 
 
+class Leased(NamedTuple):
+    """The messages that were given out, and the partition that has all of them."""
+
+    partition: TopicId
+    messages: list[Given]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupView:
-    """A share group for people. `end`: the last message of the partition; `behind_ms`: how much
-    later that was published than the oldest message that is not done."""
+    """A share group for people. `end`: the last message of its partitions; `behind_ms`: how much
+    later that was published than the oldest message of the same partition that is not done. All
+    messages through `low` are done."""
 
     name: str
     properties: ShareProperties
@@ -97,26 +102,6 @@ class ShareGroupLag:
     topic: TopicId
     name: str
     behind_ms: int
-
-
-@dataclass(slots=True)
-class _Group:
-    """A group in memory, made from the log that is this topic, in this generation. `rows` has the
-    id of the first record in the log of each undecided transaction."""
-
-    log: Topic
-    generation: int
-    properties: ShareProperties
-    state: ShareState
-    rows: dict[int, MessageId] = field(default_factory=dict)
-    unsummarized_count: int = 0
-
-
-@dataclass(slots=True)
-class _Caller:
-    """Who asked for messages; none are given out to one that has gone."""
-
-    is_gone: bool = False
 
 
 class ShareGroups:
@@ -140,17 +125,22 @@ class ShareGroups:
         self._store = store
         self._state = state
         self._committer = committer
-        self._publisher = publisher
         self._polls = polls
-        self._topics = topics
         self._offsets = offsets
         self._settings = settings
         self.window = window
-        self._groups: dict[TopicId, _Group] = {}
-        # A lock is there as long as a request has it, or waits for it.
-        self._turns: WeakValueDictionary[TopicId, asyncio.Lock] = WeakValueDictionary()
-        self._is_stopping = False
-        self.waiting_count = 0  # requests that wait for messages now
+        self._logs = GroupLogs(
+            "share group",
+            SHARE_RECORDS,
+            _new_state,
+            lambda topic, _state: _properties_of(topic),
+            state=state,
+            committer=committer,
+            publisher=publisher,
+            polls=polls,
+            topics=topics,
+        )
+        self._leases_count = 0  # decides which partition a lease looks at first
 
     async def create(
         self,
@@ -158,84 +148,143 @@ class ShareGroups:
         group: str,
         *,
         start: MessageId | int | str,
-        order: Order,
+        order: ProcessingOrder,
+        tags: str | None = None,
         lease_ms: int,
     ) -> None:
-        """Create a group of one partition. `start`: earliest, latest, a message id, or a publish
-        time in ms; both are inclusive. The same again changes nothing.
+        """Create a group of a topic or partition. `start`: earliest, latest, a message id, or a
+        publish time in ms; both are inclusive. `tags`: an expression that selects its messages,
+        None for all. The same again changes nothing.
 
-        Raises: TopicNotFoundError, PartitionRequiredError, GroupExistsError, TooManyGroupsError.
+        Raises: TopicNotFoundError, GroupExistsError, TooManyGroupsError, FuturePositionError.
         """
         self._committer.require_ready()
-        found = require_log(self._store, self._state, topic)[0]
-        self._require_room(found.id, group)  # before anything of the group is kept in memory
-        group_log = self._state.topics.find_or_add(topic.share_log(group))
+        partitions = self._partitions(topic)
+        if not isinstance(start, str):
+            self._state.require_past(first_id(start))
+        self._require_room(partitions, group)  # before anything of it is kept in memory
+        first = self._state.topics.find_or_add(partitions[0].share_log(group))
 
         def decide(batch: WriteBatch) -> None:
-            found.require_decided()
-            group_log.require_readable()
+            first.require_readable()
             asked = ShareProperties(
                 start=start.hex() if isinstance(start, MessageId) else str(start),
                 after=_before(start, batch.last),
                 order=order,
+                tags=tags,
                 lease_ms=lease_ms,
             )
-            record = group_log.decided
-            if record is not None and record.generation > 0:
+            if (record := first.decided) is not None and record.generation > 0:
                 _require_same(ShareProperties.from_texts(record.properties), asked, group)
-                return
-            self._require_room(found.id, group)  # of others that were decided meanwhile
-            # The log never expires: its log start follows the low mark.
-            texts = {"ttl": str(TTL_S_MAX), **asked.to_texts()}
-            batch.change_topic(group_log, created(record, group_log.id, texts))
+            else:
+                self._create_logs(batch, partitions, group, asked)
 
         await self._committer.submit(Write(decide))
 
-    def _require_room(self, home: TopicId, group: str) -> None:
-        others = [
-            name
-            for each in self._state.topics.unit(home.unit)
-            if (name := each.id.share_group) not in (None, group) and each.id.home == home
+    def _create_logs(
+        self,
+        batch: WriteBatch,
+        partitions: Sequence[TopicId],
+        group: str,
+        properties: ShareProperties,
+    ) -> None:
+        """Create the logs that do not exist, in one write."""
+        self._require_room(partitions, group)  # of others that were decided meanwhile
+        # A log never expires: its log start follows the low mark.
+        texts = {"ttl": str(TTL_S_MAX), **properties.to_texts()}
+        for each in partitions:
+            self._state.topics.find(each).require_decided()
+            group_log = self._state.topics.find_or_add(each.share_log(group))
+            group_log.require_readable()
+            if (record := group_log.decided) is None or record.generation < 0:
+                batch.change_topic(group_log, created(record, group_log.id, texts))
+
+    def _partitions(self, topic: TopicId) -> list[TopicId]:
+        """What a call is for: the partitions of a topic that can be read, or the one it names.
+        Raises: TopicNotFoundError."""
+        record = require_topic(self._store, self._state, topic)[1]
+        if topic.number is not None:
+            return [topic]
+        return [topic.partition(each) for each in record.partitions.readable]
+
+    async def _partitions_of(self, topic: TopicId, group: str) -> list[TopicId]:
+        """The partitions that the group has. Those that were added to the topic join the group, and
+        are read from their beginning.
+
+        Raises: TopicNotFoundError, GroupNotFoundError.
+        """
+        partitions = self._partitions(topic)
+        first = self._find_log(partitions[0], group)
+        if all(self._logs.exists(each.share_log(group)) for each in partitions):
+            return partitions
+
+        def decide(batch: WriteBatch) -> None:
+            properties = ShareProperties.from_texts(first.require_decided().properties)
+            earliest = replace(properties, start=_EARLIEST, after=FIRST_ID)
+            self._create_logs(batch, partitions, group, earliest)
+
+        await self._committer.submit(Write(decide))
+        return partitions
+
+    def _require_room(self, partitions: Sequence[TopicId], group: str) -> None:
+        others = Counter(
+            each.id.home
+            for each in self._state.topics.unit(partitions[0].unit)
+            if each.id.share_group not in (None, group)
             if each.decided is not None and each.decided.generation > 0
-        ]
-        if len(others) >= GROUPS_COUNT_MAX:
+        )
+        home = max((each.log for each in partitions), key=others.__getitem__)
+        if others[home] >= GROUPS_COUNT_MAX:
             raise TooManyGroupsError(
                 f"{home} has {GROUPS_COUNT_MAX} share groups, which is the most; delete those that "
                 f"no worker uses: `tuff share ls {home}` lists them"
             )
 
     async def delete(self, topic: TopicId, group: str) -> None:
-        """Delete a group with what it knows. Raises: TopicNotFoundError, PartitionRequiredError,
-        GroupNotFoundError."""
-        async with self._turn(topic, group) as found:
-            record = found.log.require_durable()
-            del self._groups[found.log.id]
+        """Delete a group with what it knows. Raises: TopicNotFoundError, GroupNotFoundError."""
+        partitions = self._partitions(topic)
+        first = self._find_log(partitions[0], group).id
+        async with AsyncExitStack() as turns:
+            logs = {}
+            for each in partitions:  # in their order, so two deletions do not wait for each other
+                if (log_id := each.share_log(group)) == first or self._logs.exists(log_id):
+                    found = await turns.enter_async_context(self._turn(each, group))
+                    logs[found.topic] = found.topic.require_durable()
+                    self._logs.forget(log_id)
 
             def decide(batch: WriteBatch) -> None:
-                if found.log.require_decided() is record:
-                    batch.change_topic(found.log, deleted(record))
-                    batch.touch(found.log)
+                for each, record in logs.items():
+                    if each.require_decided() is record:
+                        batch.change_topic(each, deleted(record))
+                        batch.touch(each)
 
-            await self._committer.submit(Write(decide))
+            await self._committer.submit_making_room(decide)
 
     def names(self, topic: TopicId) -> list[str]:
-        """The share groups of a partition, in byte order. Raises: TopicNotFoundError,
-        PartitionRequiredError."""
-        home = require_log(self._store, self._state, topic)[0].id
+        """The share groups of a topic or partition, in byte order. Raises: TopicNotFoundError."""
+        home = self._partitions(topic)[0].log
+        live = self._live(self._state.topics.unit(home.unit))
+        return [name for group_home, name in live if group_home == home]
+
+    def _live(self, topics: Iterable[Topic]) -> list[tuple[TopicId, str]]:
+        """The share groups whose logs are among these topics, by topic and name."""
         return sorted(
-            name
-            for each in self._state.topics.unit(home.unit)
-            if (name := each.id.share_group) is not None and each.id.home == home
-            if each.durable is not None and each.durable.generation > 0
+            (each.id.home, name)
+            for each in topics
+            if (name := each.id.share_group) is not None and self._logs.exists(each.id)
         )
 
     async def show(self, topic: TopicId, group: str) -> ShareGroupView:
-        """Raises: TopicNotFoundError, PartitionRequiredError, GroupNotFoundError,
+        """A group of a topic or partition. Raises: TopicNotFoundError, GroupNotFoundError,
         TransactionsUnavailableError."""
+        partitions = await self._partitions_of(topic, group)
+        return _sum_of([await self._show(each, group) for each in partitions])
+
+    async def _show(self, topic: TopicId, group: str) -> ShareGroupView:
         async with self._turn(topic, group) as found:
             await self._bring_up_to_date(topic, found)
             state = found.state
-            await self._reader(topic, found).read_on(AHEAD_COUNT_MIN)
+            await self._reader(found).read_on(AHEAD_COUNT_MIN)
             end = (await self._offsets.offsets(topic)).end
             oldest = None if state.oldest is None else MessageId.from_bytes(state.oldest)
             low = MessageId.from_bytes(state.low)
@@ -245,7 +294,7 @@ class ShareGroups:
                 behind_ms = max(0, end.publish_timestamp_ms - first_ms)
             return ShareGroupView(
                 name=group,
-                properties=found.properties,
+                properties=found.memory,
                 counts=state.counts(),
                 low=low,
                 oldest=oldest,
@@ -257,14 +306,8 @@ class ShareGroups:
         """The lags of the first `count_max` share groups, by topic and name, of the topics of this
         server. Groups that can't be read now are left out. A group that had no request since the
         start is loaded."""
-        groups = sorted(
-            (each.id.home, name)
-            for each in self._state.topics
-            if (name := each.id.share_group) is not None
-            if each.durable is not None and each.durable.generation > 0
-        )
         found = []
-        for topic, name in groups[:count_max]:
+        for topic, name in self._live(self._state.topics)[:count_max]:
             with suppress(TuffError):
                 behind_ms = (await self.show(topic, name)).behind_ms
                 found.append(ShareGroupLag(topic=topic, name=name, behind_ms=behind_ms))
@@ -272,35 +315,72 @@ class ShareGroups:
 
     async def lease(
         self, topic: TopicId, group: str, request: LeaseRequest, *, wait_s: float = 0.0
-    ) -> list[Given]:
-        """Give messages out, and wait up to `wait_s` if there is none.
+    ) -> Leased:
+        """Give messages of one partition out, and wait up to `wait_s` if there is none. Leases look
+        at the partitions in turn.
 
-        Raises: TopicNotFoundError, PartitionRequiredError, GroupNotFoundError,
-            TransactionsUnavailableError, DamagedRecordError.
+        Raises: TopicNotFoundError, GroupNotFoundError, TransactionsUnavailableError,
+            DamagedRecordError.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
-        found = require_log(self._store, self._state, topic)[0]
-        group_log = self._find_log(topic, group)
-        waiter, caller = asyncio.Event(), _Caller()
-        for each in (found, group_log):
-            each.waiters[waiter] = None
+        waiter, watched = asyncio.Event(), dict[TopicId, Topic]()
         try:
             while True:
                 waiter.clear()
-                # It runs to its end even if the caller goes: the next turn depends on that.
-                task = FutureTask(
-                    self._lease_now(topic, group, request, caller), refusals=TuffError
-                )
-                task.go_on()
-                given, next_ms = await task.done
-                if given or self._is_stopping or loop.time() >= deadline_s:
-                    return given
-                await self._wait(waiter, deadline_s, next_ms)
+                partitions = await self._partitions_of(topic, group)
+                # Before the first look, so that no message is missed in between.
+                self._watch(topic, group, partitions, waiter, watched)
+                leased, next_ms = await self._lease_in_turn(partitions, group, request)
+                if leased.messages or self._polls.is_stopping or loop.time() >= deadline_s:
+                    return leased
+                alarm_s = deadline_s
+                if next_ms is not None:
+                    left_ms = max(0, next_ms - self._state.now_ms())
+                    alarm_s = min(deadline_s, loop.time() + left_ms / 1000)
+                await self._polls.wait_until(waiter, alarm_s)
         finally:
-            caller.is_gone = True
-            for each in (found, group_log):
-                del each.waiters[waiter]
+            for each in watched.values():
+                each.waiters.pop(waiter, None)
+
+    def _watch(
+        self,
+        topic: TopicId,
+        group: str,
+        partitions: Iterable[TopicId],
+        waiter: asyncio.Event,
+        watched: dict[TopicId, Topic],
+    ) -> None:
+        """Let messages, releases and added partitions set the waiter."""
+        for each in (topic.base, *partitions):
+            watched[each] = self._state.topics.find(each)
+        for each in partitions:
+            watched[each.share_log(group)] = self._find_log(each, group)
+        for found in watched.values():
+            found.waiters[waiter] = None
+
+    async def _lease_in_turn(
+        self, partitions: Sequence[TopicId], group: str, request: LeaseRequest
+    ) -> tuple[Leased, int | None]:
+        """Messages of the first partition that has some. One that can't be read, as it is damaged,
+        does not hold up the others."""
+        self._leases_count += 1
+        first = self._leases_count % len(partitions)
+        refusal: TuffError | None = None
+        ends_ms: list[int] = []
+        for each in (*partitions[first:], *partitions[:first]):
+            try:
+                given, next_ms = await self._lease_now(each, group, request)
+            except TuffError as error:
+                refusal = error
+                continue
+            if given:
+                return Leased(each, given), None
+            if next_ms is not None:
+                ends_ms.append(next_ms)
+        if refusal is not None:
+            raise refusal
+        return Leased(partitions[first], []), min(ends_ms, default=None)
 
     async def acknowledge(
         self,
@@ -310,7 +390,7 @@ class ShareGroups:
         *,
         pointer: int | None = None,
         caller: Caller | None = None,
-    ) -> list[Outcome]:
+    ) -> list[LeaseOutcome]:
         """Acknowledge messages, of which each is there once; with a write pointer, acceptances and
         rejections are part of that transaction of the caller, all of them or none.
 
@@ -322,54 +402,59 @@ class ShareGroups:
             await self._bring_up_to_date(topic, found)
             # After a load, the window is read as far as messages were given out before.
             earlier = [each.id for each in request if each.token.epoch < found.state.epoch]
-            await self._reader(topic, found).read_through(max(earlier, default=b""))
+            await self._reader(found).read_through(max(earlier, default=b""))
+            now_ms = self._state.now_ms()
             outcomes, records = found.state.acknowledge(
                 request,
-                now_ms=self._state.now_ms(),
-                lease_ms=found.properties.lease_ms,
+                now_ms=now_ms,
+                lease_ms=found.memory.lease_ms,
                 pointer=pointer,
+                expiring=await self._expiring(topic, request, now_ms=now_ms),
             )
             if pointer is not None:
                 _require_all(request, outcomes)
+            self._write_attempts(found)
             if records:
-                await self._write(found, records, pointer, caller)
+                await self._logs.append(found, records, pointer=pointer, caller=caller)
                 found.state.remember(request, outcomes)
-                await self._summarize_if_due(found)
-            found.log.wake()  # for those that were released
+                await self._logs.summarize_if_due(found)
+            found.topic.wake()  # for those that were released
             return outcomes
 
     def forget_moved(self) -> None:
         """Forget the groups whose topics other servers own now."""
-        for log_id, group in list(self._groups.items()):
-            if self._state.topics.maybe_find(log_id) is not group.log:
-                del self._groups[log_id]
+        self._logs.forget_moved()
 
-    def stop_waiting(self) -> None:
-        """Answer every request that waits, now and from now on. They wake with the polls."""
-        self._is_stopping = True
+    def write_attempts(self) -> None:
+        """Write the attempts that changed with the next batch, before the server stops."""
+        for found in self._logs.loaded.values():
+            self._write_attempts(found)
 
     async def _lease_now(
-        self, topic: TopicId, group: str, request: LeaseRequest, caller: _Caller
+        self, topic: TopicId, group: str, request: LeaseRequest
     ) -> tuple[list[Given], int | None]:
-        """The messages that can be given out, and when a lease or delay ends next."""
+        """The messages that are given out now, and when a lease or a delay ends next. From the last
+        wait on, the caller gets them: if it is cancelled, none are given out."""
         async with self._turn(topic, group) as found:
             await self._bring_up_to_date(topic, found)
-            reader = self._reader(topic, found, bytes_max=request.bytes_max)
-            ids, given = await reader.take(request.count), list[Given]()
-            if not caller.is_gone:
-                given = self._give(found, request, ids, reader.messages)
+            reader = self._reader(found, request.bytes_max)
+            ids = await reader.take(request.count)
+            given = self._give(found, request, ids, reader.messages)
             for each in ids[len(given) :]:
                 found.state.put_back(each)
+            if any(each.lease.attempts > 1 for each in given):
+                self._write_attempts(found)
+            self._log_lost(found)
             return given, found.state.next_ms()
 
     def _give(
         self,
-        found: _Group,
+        found: ShareGroup,
         request: LeaseRequest,
         ids: Sequence[bytes],
         messages: Mapping[bytes, Read],
     ) -> list[Given]:
-        until_ms = self._state.now_ms() + (request.lease_ms or found.properties.lease_ms)
+        until_ms = self._state.now_ms() + (request.lease_ms or found.memory.lease_ms)
         bytes_max = self._bytes_max(request.bytes_max)
         given: list[Given] = []
         size_bytes = 0
@@ -378,34 +463,21 @@ class ShareGroups:
             size_bytes += len(payload)
             if given and size_bytes > bytes_max:
                 break
-            lease = found.state.lease(message_id, until_ms=until_ms)
+            lease = found.state.lease(message_id, until_ms=until_ms, is_begun=not given)
             given.append(Given(lease, payload, attributes))
         return given
 
-    def _reader(
-        self, topic: TopicId, found: _Group, *, bytes_max: int | None = None
-    ) -> WindowReader:
-        return WindowReader(
-            self._polls,
-            topic,
-            found.state,
-            self.window,
-            bytes_max=self._bytes_max(bytes_max),
-            is_by_key=found.properties.order is Order.KEY,
-        )
+    def _reader(self, found: ShareGroup, bytes_max: int | None = None) -> WindowReader:
+        bytes_max = self._bytes_max(bytes_max)
+        return WindowReader(self._polls, found, window=self.window, bytes_max=bytes_max)
 
     def _bytes_max(self, asked: int | None) -> int:
         most = self._settings.poll_bytes_max
         return most if asked is None else min(asked, most)
 
-    async def _bring_up_to_date(self, topic: TopicId, found: _Group) -> None:
+    async def _bring_up_to_date(self, topic: TopicId, found: ShareGroup) -> None:
         """Take note of ended transactions, of ended leases, and of messages that expired."""
-        ended = await ended_transactions(
-            found.log.id, found.rows, self._polls, self._state.transactions
-        )
-        for pointer, is_committed in ended.items():
-            del found.rows[pointer]
-            found.state.end_transaction(pointer, is_committed=is_committed)
+        await self._logs.end_transactions(found)
         home, record = require_log(self._store, self._state, topic)
         live_from = home.rule_of(record).live_from(now_ms=self._state.expiry_ms())
         # Time alone must not move the window past the high-water mark: if the clock goes back, the
@@ -414,6 +486,36 @@ class ShareGroups:
         first = min(max(record.log_start, MessageId(*live_from)), end)
         found.state.forget_before(first.to_bytes())
         found.state.end_leases(now_ms=self._state.now_ms())
+        self._log_lost(found)
+
+    async def _expiring(
+        self, topic: TopicId, request: Sequence[Acknowledgement], *, now_ms: int
+    ) -> set[bytes]:
+        """The messages to be released that will have expired when their delay is over."""
+        found = set[bytes]()
+        for each in request:
+            if each.action is not LeaseAction.RELEASE or not each.ms:
+                continue
+            place = MessageId.from_bytes(each.id)
+            poll = Poll(start=place, through=place, limit=1, live_at_ms=now_ms + each.ms)
+            if not (await self._polls.poll(topic, poll)).messages:
+                found.add(each.id)
+        return found
+
+    def _log_lost(self, found: ShareGroup) -> None:
+        lost = found.state.take_lost()
+        if lost:
+            log.warning(
+                "%d messages that workers of the share group %s had begun expired, or were "
+                "truncated, before they were done, the first of them %s: give the topic a longer "
+                "time to live, or start more workers",
+                len(lost), found.topic.id, lost[0].hex(),
+            )  # fmt: skip
+
+    def _write_attempts(self, found: ShareGroup) -> None:
+        """Write the attempts that changed with the next batch, and wait for nothing: if that is
+        lost in a crash, the newest attempt of a message may not be counted."""
+        self._logs.append_soon(found, found.state.take_unwritten())
 
     def _find_log(self, topic: TopicId, group: str) -> Topic:
         """Raises: TopicNotFoundError, PartitionRequiredError, GroupNotFoundError."""
@@ -422,93 +524,34 @@ class ShareGroups:
         if found is not None:
             found.require_readable()
         if found is None or found.durable is None or found.durable.generation < 0:
-            raise _group_not_found(topic, group)
+            raise GroupNotFoundError(
+                f"there is no share group {group} of {topic}: create it first; or it was deleted"
+            )
         return found
 
-    @asynccontextmanager
-    async def _turn(self, topic: TopicId, group: str) -> AsyncIterator[_Group]:
+    def _turn(self, topic: TopicId, group: str) -> AbstractAsyncContextManager[ShareGroup]:
         """The group, for one request at a time.
 
         Raises: TopicNotFoundError, PartitionRequiredError, GroupNotFoundError.
         """
-        log_id = self._find_log(topic, group).id
-        turn = self._turns.setdefault(log_id, asyncio.Lock())
-        async with turn:
-            found = self._find_log(topic, group)
-            generation = found.require_durable().generation
-            loaded = self._groups.get(log_id)
-            if loaded is None or loaded.log is not found or loaded.generation != generation:
-                self._groups.pop(log_id, None)
-                loaded = self._groups[log_id] = await self._load(found, generation)
-            yield loaded
+        return self._logs.turn(partial(self._find_log, topic, group))
 
-    async def _load(self, found: Topic, generation: int) -> _Group:
-        # An offset that no other load gets. A write whose caller is gone may be under way, too;
-        # this one is behind it.
-        epoch = await self._committer.submit(Write(_next_offset, internal=True))
-        properties = _properties_of(found)
-        after = properties.after.to_bytes()
-        state = ShareState(after, order=properties.order, epoch=epoch.to_int())
-        group = _Group(found, generation, properties, state)
-        poll = Poll()
-        while True:
-            result = await self._polls.poll(found.id, poll)
-            for message_id, payload in result.items:
-                _apply(group, _decoded(found.id, message_id, payload), message_id)
-            if result.caught_up:
-                break
-            poll = Poll(start=MessageId.from_bytes(result.next_id), inclusive=False)
-        log.debug("loaded the share group %s from %d ids", found.id, group.unsummarized_count)
-        return group
 
-    async def _write(
-        self,
-        found: _Group,
-        records: Sequence[DoneRecord],
-        pointer: int | None,
-        caller: Caller | None,
-    ) -> None:
-        """Append records to the log, and apply them once they are durable."""
-        try:
-            published = await self._publisher.publish(
-                found.log.id,
-                PublishRequest(pointer, [to_bytes(each) for each in records]),
-                caller=caller,
-            )
-        except BaseException as error:
-            if not isinstance(error, TuffError) or isinstance(error, StorageUnavailableError):
-                # Whether they are in the log is not known: the next request reads it again.
-                self._groups.pop(found.log.id, None)
-            raise
-        for record in records:
-            _apply(found, record, published.first.to_bytes())
-
-    async def _summarize_if_due(self, found: _Group) -> None:
-        """Write what is done as one batch, and truncate the log before it. Of transactions in
-        progress, the records before it are still needed."""
-        if found.unsummarized_count < max(SUMMARY_IDS_MIN, found.state.window_count):
-            return
-        try:
-            records = [to_bytes(each) for each in found.state.summary()]
-            published = await self._publisher.publish(found.log.id, PublishRequest(None, records))
-            found.unsummarized_count = 0
-            await self._topics.truncate(found.log.id, min([published.first, *found.rows.values()]))
-        except UnavailableError as error:
-            log.warning("the log of the share group %s has no new summary: %s", found.log.id, error)
-
-    async def _wait(self, waiter: asyncio.Event, deadline_s: float, next_ms: int | None) -> None:
-        loop = asyncio.get_running_loop()
-        alarm_s = deadline_s
-        if next_ms is not None:
-            left_s = max(0, next_ms - self._state.now_ms()) / 1000
-            alarm_s = min(deadline_s, loop.time() + left_s)
-        self.waiting_count += 1
-        alarm = loop.call_at(alarm_s, waiter.set)
-        try:
-            await waiter.wait()
-        finally:
-            alarm.cancel()
-            self.waiting_count -= 1
+def _sum_of(views: Sequence[ShareGroupView]) -> ShareGroupView:
+    """The group of a topic, of its groups in the partitions."""
+    oldest = [each.oldest for each in views if each.oldest is not None]
+    ends = [each.end for each in views if each.end is not None]
+    counts = Counter[str]()
+    for each in views:
+        counts.update(each.counts)
+    return replace(
+        views[0],
+        counts=dict(counts),
+        low=min(each.low for each in views),
+        oldest=min(oldest, default=None),
+        end=max(ends, default=None),
+        behind_ms=max(each.behind_ms for each in views),
+    )
 
 
 def _before(start: MessageId | int | str, last: Offset) -> MessageId:
@@ -518,22 +561,23 @@ def _before(start: MessageId | int | str, last: Offset) -> MessageId:
     if start == _LATEST:
         return past_group(last)
     assert not isinstance(start, str)
-    return MessageId.from_int(max(0, start_number(start, inclusive=True) - 1))
+    return MessageId.from_bytes(start_after(start, inclusive=True))
 
 
 def _require_same(before: ShareProperties, asked: ShareProperties, group: str) -> None:
     if not before.is_same(asked):
         raise GroupExistsError(
             f"the share group {group} exists already, with start {before.start}, order "
-            f"{before.order} and lease {before.lease_ms / 1000:g} s; name the same, or delete it"
+            f"{before.order}, tags {before.tags} and lease {before.lease_ms / 1000:g} s; name the "
+            "same, or delete it"
         )
 
 
-def _require_all(request: Sequence[Acknowledgement], outcomes: Sequence[Outcome]) -> None:
+def _require_all(request: Sequence[Acknowledgement], outcomes: Sequence[LeaseOutcome]) -> None:
     lost = [
         each.id.hex()
         for each, outcome in zip(request, outcomes, strict=True)
-        if outcome is Outcome.LEASE_LOST
+        if outcome is LeaseOutcome.LEASE_LOST
     ]
     if lost:
         raise LeaseLostError(
@@ -543,34 +587,16 @@ def _require_all(request: Sequence[Acknowledgement], outcomes: Sequence[Outcome]
         )
 
 
-def _next_offset(batch: WriteBatch) -> Offset:
+def _new_state(topic: Topic, batch: WriteBatch) -> ShareState:
     batch.force()
-    return batch.next_offsets(1)[0]
+    epoch = batch.next_offsets(1)[0]  # no other load gets it
+    properties = _properties_of(topic)
+    after = properties.after.to_bytes()
+    return ShareState(after, order=properties.order, epoch=epoch.to_int())
 
 
-def _properties_of(found: Topic) -> ShareProperties:
+def _properties_of(topic: Topic) -> ShareProperties:
     try:
-        return ShareProperties.from_texts(found.require_durable().properties)
+        return ShareProperties.from_texts(topic.require_durable().properties)
     except DamagedRecordOfGroupError as error:
-        raise damaged_record(found.id, FIRST_ID.to_bytes(), error) from None
-
-
-def _apply(group: _Group, record: ShareRecord, message_id: bytes) -> None:
-    group.state.apply(record)
-    if isinstance(record, DoneRecord):
-        group.unsummarized_count += len(record.ids)
-        if record.pointer is not None:
-            group.rows.setdefault(record.pointer, MessageId.from_bytes(message_id))
-
-
-def _decoded(log_id: TopicId, message_id: bytes, payload: bytes) -> ShareRecord:
-    try:
-        return from_bytes(payload)
-    except DamagedRecordOfGroupError as error:
-        raise damaged_record(log_id, message_id, error) from None
-
-
-def _group_not_found(topic: TopicId, group: str) -> GroupNotFoundError:
-    return GroupNotFoundError(
-        f"there is no share group {group} of {topic}: create it first; or it was deleted"
-    )
+        raise damaged_record(topic.id, FIRST_ID.to_bytes(), error) from None

@@ -4,14 +4,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from messaging.groups.share_state import ShareState
+from messaging.groups.group_logs import LoadedGroup
+from messaging.groups.share_state import ProcessingOrder, ShareProperties, ShareState
 from messaging.read.poll import Poll, PollResult, Polls
-from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, TagFilter
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.ids import MessageId
 from tuff.protocol.requests import Isolation
 
 AHEAD_COUNT_MIN = 100  # messages that are read at once, if some can't be given out
+
+
+ShareGroup = LoadedGroup[ShareState, ShareProperties]
 
 
 class Read(NamedTuple):
@@ -25,22 +29,16 @@ class WindowReader:
     """The reads of one request, in the turn of its group. `window`: the most messages in it;
     `messages` has what was read, by id. No more is read to give out once that has `bytes_max`."""
 
-    def __init__(
-        self,
-        polls: Polls,
-        topic: TopicId,
-        state: ShareState,
-        window: int,
-        *,
-        bytes_max: int,
-        is_by_key: bool,
-    ) -> None:
+    def __init__(self, polls: Polls, group: ShareGroup, *, window: int, bytes_max: int) -> None:
         self._polls = polls
-        self._topic = topic
-        self._state = state
+        home = group.topic.id.home
+        self._topic = home.base.partition(home.number or 0)  # also of a topic with several
+        self._state = group.state
         self._window = window
         self._bytes_max = bytes_max
-        self._count_min = AHEAD_COUNT_MIN if is_by_key else 1
+        tags = group.memory.tags
+        self._tags = None if tags is None else TagFilter.parse(tags)
+        self._count_min = AHEAD_COUNT_MIN if group.memory.order is ProcessingOrder.KEY else 1
         self._read_bytes = 0
         self.messages: dict[bytes, Read] = {}
 
@@ -49,7 +47,7 @@ class WindowReader:
         call `lease` or `put_back` of the state for each."""
         taken: list[bytes] = []
         is_more = True
-        while len(taken) < count:
+        while len(taken) < count and not self._state.is_complete(taken):
             ids = self._state.candidates(count - len(taken))
             if not ids and (self._is_full or not is_more):
                 break
@@ -96,7 +94,9 @@ class WindowReader:
         if room <= 0:
             return False
         start = MessageId.from_bytes(state.read_to)
-        result = await self._poll(Poll(start=start, inclusive=False, limit=min(count, room)))
+        result = await self._poll(
+            Poll(start=start, inclusive=False, limit=min(count, room), tags=self._tags)
+        )
         is_further = result.next_id > state.read_to
         found = [(each, self.messages[each].attributes.key) for each, _ in result.items]
         state.add(found, read_to=result.next_id)

@@ -2,49 +2,63 @@
 
 from collections.abc import Mapping
 
+from kernel.exchange import (
+    EMPTY_REPLY,
+    Reply,
+    Request,
+    Route,
+    json_reply,
+    members_of,
+    read_object,
+    value_reply,
+)
 from messaging.groups.share_groups import Given, LeaseRequest, ShareGroups, ShareGroupView
-from messaging.groups.share_records import (
+from messaging.groups.share_state import (
     LEASE_MS_DEFAULT,
     LEASE_MS_MAX,
     LEASE_MS_MIN,
-    Order,
+    Acknowledgement,
+    ProcessingOrder,
+    Token,
 )
-from messaging.groups.share_state import Acknowledgement, Action, Token
-from messaging.read.poll import id_or_time_from, wait_in
-from messaging.topics import LEASE_PATH, SHARE_GROUP_PATH, TOPIC_PATH, topic_of
+from messaging.log.topics import topic_of
+from messaging.model.parameters import id_or_time_from, wait_in
+from tuff.protocol import operations
+from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError
-from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
 from tuff.protocol.ids import MessageId, check_name
-from tuff.protocol.json_forms import (
+from tuff.protocol.json_bodies import (
     attributes_to_json,
     check_object,
+    choice_from_json,
     payload_to_json,
     pointer_from_json,
     seconds_from_json,
     shown,
     whole_number,
 )
+from tuff.protocol.leases import AttemptReport, LeaseAction
 
 COUNT_MAX = 1_000  # messages of one request
-COUNT_DEFAULT = 10  # messages; what a worker has in hand expires if it is slow
+COUNT_DEFAULT = 10  # messages; what a consumer has in hand expires if it is slow
 BYTES_MAX = 1 << 30  # bytes that a request can name; the server gives less
 
-_PROPERTIES = frozenset({"start", "order", "lease"})
+_PROPERTIES = frozenset({"start", "order", "tags", "lease"})
 _LEASE_MEMBERS = frozenset({"count", "maxBytes", "lease"})
 _ACKNOWLEDGE_MEMBERS = frozenset({"messages", "transactionWritePointer"})
-_MESSAGE_MEMBERS = frozenset({"id", "token", "action", "delay", "lease"})
+_MESSAGE_MEMBERS = frozenset({"id", "token", "action", "attempt", "delay", "lease"})
 
 
 def routes(groups: ShareGroups) -> list[Route]:
     """The HTTP routes of share groups."""
     handlers = _Routes(groups)
     return [
-        Route("POST", LEASE_PATH, handlers.lease),
-        Route("POST", f"{SHARE_GROUP_PATH}/acknowledge", handlers.acknowledge),
-        Route("PUT", SHARE_GROUP_PATH, handlers.create),
-        Route("GET", SHARE_GROUP_PATH, handlers.show),
-        Route("DELETE", SHARE_GROUP_PATH, handlers.delete),
-        Route("GET", f"{TOPIC_PATH}/share-groups", handlers.list),
+        Route(operations.LEASE_MESSAGES, handlers.lease),
+        Route(operations.ACKNOWLEDGE_MESSAGES, handlers.acknowledge),
+        Route(operations.CREATE_SHARE_GROUP, handlers.create),
+        Route(operations.GET_SHARE_GROUP, handlers.show),
+        Route(operations.DELETE_SHARE_GROUP, handlers.delete),
+        Route(operations.LIST_SHARE_GROUPS, handlers.list),
     ]
 
 
@@ -62,7 +76,10 @@ class _Routes:
             topic,
             name,
             start=_start(body.get("start", "latest")),
-            order=_order(body.get("order", Order.NONE)),
+            order=choice_from_json(
+                ProcessingOrder, body.get("order", ProcessingOrder.NONE), what="order"
+            ),
+            tags=_tags(body.get("tags")),
             lease_ms=lease_ms or LEASE_MS_DEFAULT,
         )
         return EMPTY_REPLY
@@ -82,9 +99,7 @@ class _Routes:
 
     async def lease(self, request: Request) -> Reply:
         topic, name = topic_of(request, parameters={"wait"}), _name(request)
-        body = read_object(
-            request.body, request.content_type, members=_LEASE_MEMBERS, what="a lease request"
-        )
+        body = members_of(request, members=_LEASE_MEMBERS, what="a lease request")
         bytes_max = body.get("maxBytes")
         asked = LeaseRequest(
             count=_number(body.get("count", COUNT_DEFAULT), COUNT_MAX, what="count"),
@@ -92,17 +107,18 @@ class _Routes:
             lease_ms=_milliseconds(body, "lease", least=LEASE_MS_MIN),
         )
         wait_s = wait_in(dict(request.query))
-        given = await self._groups.lease(topic, name, asked, wait_s=wait_s)
-        return json_reply({"messages": [_given_form(each) for each in given]})
+        leased = await self._groups.lease(topic, name, asked, wait_s=wait_s)
+        return value_reply(
+            request,
+            {
+                "partition": leased.partition.base.partition(leased.partition.number or 0).name,
+                "messages": [_given_form(each) for each in leased.messages],
+            },
+        )
 
     async def acknowledge(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
-        body = read_object(
-            request.body,
-            request.content_type,
-            members=_ACKNOWLEDGE_MEMBERS,
-            what="an acknowledgement",
-        )
+        body = members_of(request, members=_ACKNOWLEDGE_MEMBERS, what="an acknowledgement")
         pointer = body.get("transactionWritePointer")
         if pointer is not None:
             pointer = pointer_from_json(pointer, what="transactionWritePointer")
@@ -114,7 +130,7 @@ class _Routes:
             {"id": each.id.hex(), "result": outcome}
             for each, outcome in zip(asked, outcomes, strict=True)
         ]
-        return json_reply({"results": results})
+        return value_reply(request, {"results": results})
 
 
 def _name(request: Request) -> str:
@@ -131,10 +147,13 @@ def _start(value: object) -> MessageId | int | str:
     )
 
 
-def _order(value: object) -> Order:
-    if isinstance(value, str) and value in tuple(Order):
-        return Order(value)
-    raise BadRequestError(f"order is {' or '.join(Order)}, not {shown(value)}")
+def _tags(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BadRequestError(f"tags is a text such as a,b|c, not {shown(value)}")
+    TagFilter.parse(value)
+    return value
 
 
 def _number(value: object, most: int, *, what: str) -> int:
@@ -164,7 +183,7 @@ def _acknowledgements(value: object, *, is_transactional: bool) -> list[Acknowle
     found = [_acknowledgement(each) for each in value]
     if len({each.id for each in found}) < len(found):
         raise BadRequestError("messages names a message twice; name each once")
-    done = (Action.ACCEPT, Action.REJECT)
+    done = (LeaseAction.ACCEPT, LeaseAction.REJECT)
     if is_transactional and any(each.action not in done for each in found):
         raise BadRequestError(
             "within a transaction messages are accepted or rejected; release or renew them without"
@@ -174,23 +193,27 @@ def _acknowledgements(value: object, *, is_transactional: bool) -> list[Acknowle
 
 def _acknowledgement(value: object) -> Acknowledgement:
     members = check_object(value, members=_MESSAGE_MEMBERS, what="a message to acknowledge")
-    action, token = members.get("action", Action.ACCEPT), members.get("token")
-    if not isinstance(action, str) or action not in tuple(Action):
-        raise BadRequestError(f"action is {', '.join(Action)}, not {shown(action)}")
-    for name, of_action in (("delay", Action.RELEASE), ("lease", Action.RENEW)):
+    action = choice_from_json(LeaseAction, members.get("action", LeaseAction.ACCEPT), what="action")
+    for name, of_action in (("delay", LeaseAction.RELEASE), ("lease", LeaseAction.RENEW)):
         if name in members and action != of_action:
             raise BadRequestError(f"{name} is only for the action {of_action}, not for {action}")
-    message_id = members.get("id")
+    attempt = members.get("attempt")
+    if attempt is not None:
+        attempt = choice_from_json(AttemptReport, attempt, what="attempt")
+    if attempt is not None and action not in (LeaseAction.RELEASE, LeaseAction.RENEW):
+        raise BadRequestError(f"attempt is only for the actions release and renew, not {action}")
+    message_id, token = members.get("id"), members.get("token")
     if not isinstance(message_id, str) or not isinstance(token, str):
         raise BadRequestError("a message to acknowledge has an id and a token, as they were leased")
     ms = _milliseconds(members, "delay", least=0)
-    if action == Action.RENEW:
+    if action == LeaseAction.RENEW:
         ms = _milliseconds(members, "lease", least=LEASE_MS_MIN)
     return Acknowledgement(
         id=MessageId.from_hex(message_id).to_bytes(),
         token=Token.parse(token),
-        action=Action(action),
+        action=action,
         ms=ms,
+        attempt=attempt,
     )
 
 
@@ -204,6 +227,7 @@ def _given_form(given: Given) -> dict[str, object]:
         **attributes_to_json(given.attributes),
         "token": str(lease.token),
         "attempts": lease.attempts,
+        "lost": lease.lost,
         "leaseEnds": lease.until_ms,
     }
 
@@ -213,6 +237,7 @@ def _view_form(view: ShareGroupView) -> dict[str, object]:
         "name": view.name,
         "start": view.properties.start,
         "order": view.properties.order,
+        "tags": view.properties.tags,
         "lease": view.properties.lease_ms / 1000,
         **view.counts,
         "lowMark": view.low.hex(),

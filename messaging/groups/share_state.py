@@ -1,38 +1,103 @@
 """The state of a share group, and its decisions. Pure (protocol §3.12; decision 0043, section 4).
 
-Durable is only which messages are done: all up to the low mark, and a set above it. Leases, retry
-times and the number of attempts are in memory. The *window* is what was read of the topic above the
-low mark: messages that are done, and others in one of these phases:
+Durable is which messages are done (all up to the low mark, and a set above it), and of the others
+how often they were begun and until when they wait for a retry. Leases are in memory. The *window*
+is what was read of the topic above the low mark: messages that are done, and others in one of these
+phases:
 
     AVAILABLE  can be given out; with order by key, once it is the oldest of its key
-    LEASED     a worker has it, until `until_ms`
+    LEASED     a consumer has it, until `until_ms`
     WAITING    was released with a delay, until `until_ms`
 
 In each phase a transaction in progress may have acknowledged the message. Until that is decided, it
 is not given out.
+
+**Attempts.** An attempt is a beginning, not a lease. The first message of a lease is begun; of the
+others the consumer says it, with the renewal of their leases, or with their release. A consumer
+whose leases end may have died of one of its messages. Which one is only known of messages that are
+leased by themselves, so each of them is given out alone from then on. If a consumer dies of it
+then, the end of the lease with others before counts as an attempt of it, too.
 """
 
 import heapq
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
+from typing import TypeVar
 
-from messaging.groups.share_records import (
-    DoneRecord,
+from messaging.groups.records import (
+    AcceptedRecord,
+    DamagedRecordOfGroupError,
     LowMarkRecord,
-    Order,
+    RejectedRecord,
     ShareRecord,
-    summary_of,
+    TriedRecord,
+    Tries,
 )
-from tuff.protocol.errors import BadRequestError
+from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.ids import MessageId
+from tuff.protocol.leases import AttemptReport, LeaseAction, LeaseOutcome
 
+IDS_COUNT_MAX = 1_000  # in one record; a larger summary is several records of one batch
+LEASE_MS_MIN = 100  # ms; a round trip and some work
+LEASE_MS_MAX = 12 * 3600 * 1000  # ms
+LEASE_MS_DEFAULT = 30_000  # ms
 STALE_COUNT = 1_000  # entries of a heap that may be out of date; then it is made again
 REMEMBERED_COUNT_MAX = 10_000  # acknowledgements that are answered alike if they are repeated
+GONE_COUNT_MAX = 10_000  # messages that consumers may have, and that the topic has no more
+
+T = TypeVar("T")
 
 _TOKEN = re.compile("([0-9a-f]{1,40})-([0-9a-f]{1,16})")
+
+
+class ProcessingOrder(StrEnum):
+    """In which order a share group processes messages: none, or those of a key one by one."""
+
+    NONE = "none"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareProperties:
+    """What a share group was created with. `start` is what the request named; the group begins
+    behind `after`, the id that this meant then. `tags`: which messages it has, None for all."""
+
+    start: str
+    after: MessageId
+    order: ProcessingOrder = ProcessingOrder.NONE
+    tags: str | None = None
+    lease_ms: int = LEASE_MS_DEFAULT
+
+    def is_same(self, other: "ShareProperties") -> bool:
+        """Whether both are of the same request."""
+        return replace(self, after=other.after) == other
+
+    def to_texts(self) -> dict[str, str]:
+        """As properties of the log's topic."""
+        return {
+            "start": self.start,
+            "after": self.after.hex(),
+            "order": self.order,
+            **({} if self.tags is None else {"tags": self.tags}),
+            "lease_ms": str(self.lease_ms),
+        }
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> "ShareProperties":
+        """Raises: DamagedRecordOfGroupError."""
+        try:
+            return cls(
+                start=texts["start"],
+                after=MessageId.from_hex(texts["after"]),
+                order=ProcessingOrder(texts["order"]),
+                tags=texts.get("tags"),
+                lease_ms=int(texts["lease_ms"]),
+            )
+        except (KeyError, ValueError, TuffError) as error:
+            raise DamagedRecordOfGroupError(f"no share group has these: {error}") from None
 
 
 class Phase(Enum):
@@ -41,30 +106,11 @@ class Phase(Enum):
     WAITING = "waiting"
 
 
-class Action(StrEnum):
-    """What a worker does with a message that it leased."""
-
-    ACCEPT = "accept"
-    RELEASE = "release"
-    REJECT = "reject"
-    RENEW = "renew"
-
-
-class Outcome(StrEnum):
-    """What an acknowledgement did."""
-
-    ACCEPTED = "accepted"
-    RELEASED = "released"
-    REJECTED = "rejected"
-    RENEWED = "renewed"
-    LEASE_LOST = "lease_lost"  # nothing
-
-
 _SUCCESS = {
-    Action.ACCEPT: Outcome.ACCEPTED,
-    Action.RELEASE: Outcome.RELEASED,
-    Action.REJECT: Outcome.REJECTED,
-    Action.RENEW: Outcome.RENEWED,
+    LeaseAction.ACCEPT: LeaseOutcome.ACCEPTED,
+    LeaseAction.RELEASE: LeaseOutcome.RELEASED,
+    LeaseAction.REJECT: LeaseOutcome.REJECTED,
+    LeaseAction.RENEW: LeaseOutcome.RENEWED,
 }
 
 
@@ -91,23 +137,26 @@ class Token:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
     """One message of a request. `ms`: the delay of a release, 0 if it is None; or the length of a
-    renewed lease, that of the group if it is None."""
+    renewed lease, that of the group if it is None. `attempt`: None where the consumer does not say
+    it; then a released message was begun."""
 
     id: bytes
     token: Token
-    action: Action
+    action: LeaseAction
     ms: int | None = None
+    attempt: AttemptReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A message that was given out: its token, how often it was since the group was loaded, and
-    when the lease ends, in ms since the epoch."""
+    """A message that was given out: its token, the number of this attempt, how many of those before
+    were lost with their consumers, and when the lease ends, in ms since the epoch."""
 
     id: bytes
     token: Token
     attempts: int
     until_ms: int
+    lost: int = 0
 
 
 @dataclass(slots=True)
@@ -115,24 +164,33 @@ class _Message:
     key: bytes | None
     phase: Phase = Phase.AVAILABLE
     delivery: int = 0  # the number of the last one; 0 if there was none since the load
-    attempts: int = 0
     until_ms: int = 0
+    attempts: int = 0  # that are over; one whose lease ended is when the message is given out again
+    lost: int = 0  # of these, how many never ended: the consumer vanished
+    is_begun: bool = False  # an attempt that is not over
+    is_alone: bool = False  # it is given out by itself: its consumer may have died of it
+    is_suspect: bool = False  # and no attempt was counted for that
 
 
 class ShareState:
     """One share group in memory. `apply` and `end_transaction` change what is durable."""
 
-    def __init__(self, after: bytes, *, order: Order, epoch: int) -> None:
+    def __init__(self, after: bytes, *, order: ProcessingOrder, epoch: int) -> None:
         """A new group, which begins behind the id `after`."""
         self.read_to = after  # the window ends here, inclusive
         self.epoch = epoch
-        self._is_by_key = order is Order.KEY
+        self._is_by_key = order is ProcessingOrder.KEY
         self._low = after  # all up to here are done, at least
         self._window: deque[bytes] = (
             deque()
         )  # ascending; those that are not in `_messages` are done
         self._messages: dict[bytes, _Message] = {}
         self._ahead: set[bytes] = set()  # done, and behind the window: only after a load
+        self._tries: dict[bytes, Tries] = {}  # behind the window: only after a load
+        self._tried: list[bytes] = []  # a heap of their ids
+        self._unwritten: set[bytes] = set()  # messages whose attempts changed since the last record
+        self._gone: dict[bytes, _Message] = {}  # left the topic while a consumer may have had them
+        self._lost_ids: list[bytes] = []
         self._undecided: dict[bytes, int] = {}  # the pointer that acknowledges a message
         self._of_pointer: dict[int, list[bytes]] = {}  # the messages that it acknowledges
         self._keys: dict[bytes, deque[bytes]] = {}  # the messages of a key, the oldest first
@@ -140,7 +198,7 @@ class ShareState:
         # What is in a heap may be out of date, and is checked when it comes up.
         self._available: list[bytes] = []
         self._times: list[tuple[int, bytes]] = []
-        self._acknowledged: dict[bytes, tuple[Token, Outcome]] = {}
+        self._acknowledged: dict[bytes, tuple[Token, LeaseOutcome]] = {}
 
     # What is durable.
 
@@ -149,6 +207,12 @@ class ShareState:
         if isinstance(record, LowMarkRecord):
             self._low = self.read_to = max(self._low, record.low)
             self._ahead = {each for each in self._ahead if each > self._low}
+            self._take_tries_through(self._low)  # of messages that are done
+        elif isinstance(record, TriedRecord):
+            for tries in record.messages:
+                if tries.id > self.read_to and tries.id not in self._ahead:
+                    self._tries[tries.id] = tries
+                    heapq.heappush(self._tried, tries.id)
         elif record.pointer is not None:
             self._undecided |= dict.fromkeys(record.ids, record.pointer)
             self._of_pointer.setdefault(record.pointer, []).extend(record.ids)
@@ -167,15 +231,31 @@ class ShareState:
             else:
                 self._note_available(each)  # if its lease is over, too
 
-    def undecided_pointers(self) -> list[int]:
-        """The transactions that acknowledge messages, and of which the end is not known."""
-        return [*self._of_pointer]
-
     def summary(self) -> list[ShareRecord]:
         """Records that make the durable part of an equal state, without undecided messages: their
         own records are still needed."""
         done = [each for each in self._window if each not in self._messages]
-        return summary_of(self.low, [*done, *sorted(self._ahead)])
+        tried = [
+            _tries_of(each, message)
+            for each, message in self._messages.items()
+            if message.attempts or message.is_begun or message.phase is Phase.WAITING
+        ]
+        done += sorted(self._ahead)
+        return [
+            LowMarkRecord(low=self.low),
+            *(AcceptedRecord(ids=tuple(ids)) for ids in _parts(done)),
+            *_tried_records([*tried, *self._tries.values()]),
+        ]
+
+    def take_unwritten(self) -> list[TriedRecord]:
+        """Records of the attempts that changed since the last call, to be written with others."""
+        changed, self._unwritten = self._unwritten & self._messages.keys(), set()
+        return _tried_records([_tries_of(each, self._messages[each]) for each in sorted(changed)])
+
+    def take_lost(self) -> list[bytes]:
+        """Messages that were begun, are not done, and left the topic since the last call."""
+        found, self._lost_ids = self._lost_ids, []
+        return found
 
     @property
     def low(self) -> bytes:
@@ -200,23 +280,49 @@ class ShareState:
             self._messages[message_id] = _Message(key)
             if self._is_by_key and key is not None:
                 self._keys.setdefault(key, deque()).append(message_id)
+            self._restore_tries(message_id)
             self._note_available(message_id)
-        self.read_to = max(self.read_to, read_to)
+        self._pass_to(read_to)
         self._ahead = {each for each in self._ahead if each > self.read_to}
         self._trim()
 
     def forget_before(self, first: bytes) -> None:
         """Messages before this id have expired, or were truncated."""
         while self._window and self._window[0] < first:
-            self._remove(self._window[0])
+            self._forget(self._window[0])
             self._trim()
-        self.read_to = max(self.read_to, _id_before(first))
+        self._pass_to(_id_before(first))
 
     def forget(self, ids: Iterable[bytes]) -> None:
         """These messages are not in the topic any more."""
         for each in ids:
-            self._remove(each)
+            self._forget(each)
         self._trim()
+
+    def _pass_to(self, read_to: bytes) -> None:
+        """The window ends here, or further on. Messages up to here that are not in it are gone."""
+        self.read_to = max(self.read_to, read_to)
+        self._lost_ids += self._take_tries_through(self.read_to)
+
+    def _take_tries_through(self, last: bytes) -> list[bytes]:
+        found = []
+        while self._tried and self._tried[0] <= last:
+            message_id = heapq.heappop(self._tried)
+            if self._tries.pop(message_id, None) is not None:
+                found.append(message_id)
+        return found
+
+    def _forget(self, message_id: bytes) -> None:
+        message = self._remove(message_id)
+        if message is None:
+            return
+        if message.attempts or message.is_begun:
+            self._lost_ids.append(message_id)
+        if message.delivery:
+            # No other consumer gets it, so what its consumer has done, or is doing, counts.
+            self._gone[message_id] = message
+            while len(self._gone) > GONE_COUNT_MAX:
+                del self._gone[next(iter(self._gone))]
 
     # Leases.
 
@@ -232,33 +338,67 @@ class ShareState:
         """Make messages available whose lease or delay is over."""
         while (next_ms := self.next_ms()) is not None and next_ms <= now_ms:
             _, message_id = heapq.heappop(self._times)
+            message = self._messages[message_id]
+            if message.phase is Phase.LEASED:
+                message.is_alone = True
+                message.is_suspect |= not message.is_begun
+                if message.is_begun:
+                    self._unwritten.add(message_id)
             self._make_available(message_id)
 
     def candidates(self, count: int) -> list[bytes]:
         """Up to so many messages that can be given out, the oldest first. Then call `lease`,
-        `put_back` or `forget` for each of them."""
+        `put_back` or `forget` for each of them. One that is given out alone is the only one."""
         found: list[bytes] = []
-        taken: set[bytes] = set()
-        while self._available and len(found) < count:
-            message_id = heapq.heappop(self._available)
-            if message_id not in taken and self._can_be_given_out(message_id):
-                taken.add(message_id)
+        while len(found) < count and (message_id := self._next_available()) is not None:
+            is_alone = self._messages[message_id].is_alone
+            if found and is_alone:
+                break
+            heapq.heappop(self._available)
+            if message_id not in found[-1:]:  # equal entries follow each other
                 found.append(message_id)
+            if is_alone:
+                break
         return found
+
+    def is_complete(self, taken: Sequence[bytes]) -> bool:
+        """Whether the next candidate can't be given out together with these."""
+        if not taken:
+            return False
+        neighbours = (taken[-1], self._next_available())
+        return any(each is not None and self._messages[each].is_alone for each in neighbours)
+
+    def _next_available(self) -> bytes | None:
+        while self._available:
+            if self._can_be_given_out(self._available[0]):
+                return self._available[0]
+            heapq.heappop(self._available)
+        return None
 
     def put_back(self, message_id: bytes) -> None:
         """A candidate is not given out now."""
         self._note_available(message_id)
 
-    def lease(self, message_id: bytes, *, until_ms: int) -> Lease:
-        """Give a candidate out."""
+    def lease(self, message_id: bytes, *, until_ms: int, is_begun: bool) -> Lease:
+        """Give a candidate out; `is_begun`: its consumer begins it at once."""
         message = self._messages[message_id]
+        if message.is_begun:  # the consumer that had begun it did not say how that ended
+            message.attempts += 1 + message.is_suspect
+            message.lost += 1 + message.is_suspect
+            message.is_suspect = False
+        if message.is_begun or is_begun:
+            self._unwritten.add(message_id)
+        message.is_begun = is_begun
         self._deliveries_count += 1
         message.delivery = self._deliveries_count
-        message.attempts += 1
         self._set_until(message_id, Phase.LEASED, until_ms)
-        token = Token(self.epoch, message.delivery)
-        return Lease(id=message_id, token=token, attempts=message.attempts, until_ms=until_ms)
+        return Lease(
+            id=message_id,
+            token=Token(self.epoch, message.delivery),
+            attempts=message.attempts + 1,
+            until_ms=until_ms,
+            lost=message.lost,
+        )
 
     def acknowledge(
         self,
@@ -267,34 +407,43 @@ class ShareState:
         now_ms: int,
         lease_ms: int,
         pointer: int | None = None,
-    ) -> tuple[list[Outcome], list[DoneRecord]]:
+        expiring: Collection[bytes] = (),
+    ) -> tuple[list[LeaseOutcome], list[ShareRecord]]:
         """Renew and release at once, and return an outcome for each message and the records to
         write: acceptances and rejections count once these are applied, and then `remember`.
+        `expiring`: messages that will have expired when they would be given out again.
 
         An acknowledgement counts unless another delivery has, or later had, the message.
         """
-        outcomes: list[Outcome] = []
-        done: dict[bool, list[bytes]] = {False: [], True: []}
+        outcomes: list[LeaseOutcome] = []
+        accepted: list[bytes] = []
+        rejected: list[bytes] = []
+        tried: list[Tries] = []
         for each in request:
-            outcome, is_new = self._decide(each, pointer)
+            outcome, is_new = self._decide(each, pointer, expiring)
             outcomes.append(outcome)
-            if is_new:
-                if outcome in (Outcome.ACCEPTED, Outcome.REJECTED):
-                    done[outcome is Outcome.REJECTED].append(each.id)
-                elif outcome is Outcome.RENEWED:
-                    self._set_until(each.id, Phase.LEASED, now_ms + (each.ms or lease_ms))
+            if not is_new:
+                continue
+            if outcome in (LeaseOutcome.ACCEPTED, LeaseOutcome.REJECTED):
+                (accepted if outcome is LeaseOutcome.ACCEPTED else rejected).append(each.id)
+                self._unwritten.discard(each.id)
+            elif each.id not in self._gone:
+                if outcome is LeaseOutcome.RENEWED:
+                    self._renew(each, until_ms=now_ms + (each.ms or lease_ms))
                 else:
-                    self._release(each.id, now_ms=now_ms, delay_ms=each.ms or 0)
+                    tried += self._release(each, now_ms=now_ms)
         return outcomes, [
-            DoneRecord(ids=tuple(ids), is_rejection=is_rejection, pointer=pointer)
-            for is_rejection, ids in done.items()
-            if ids
+            *([AcceptedRecord(ids=tuple(accepted), pointer=pointer)] if accepted else ()),
+            *([RejectedRecord(ids=tuple(rejected), pointer=pointer)] if rejected else ()),
+            *_tried_records(tried),
         ]
 
-    def remember(self, request: Sequence[Acknowledgement], outcomes: Sequence[Outcome]) -> None:
-        """Answer the same if these are repeated, since the reply may be lost."""
+    def remember(
+        self, request: Sequence[Acknowledgement], outcomes: Sequence[LeaseOutcome]
+    ) -> None:
+        """Keep the outcomes for repetitions of the request, whose reply may be lost."""
         for each, outcome in zip(request, outcomes, strict=True):
-            if outcome in (Outcome.ACCEPTED, Outcome.REJECTED):
+            if outcome in (LeaseOutcome.ACCEPTED, LeaseOutcome.REJECTED):
                 self._acknowledged[each.id] = each.token, outcome
         while len(self._acknowledged) > REMEMBERED_COUNT_MAX:
             del self._acknowledged[next(iter(self._acknowledged))]
@@ -322,38 +471,79 @@ class ShareState:
             else:
                 yield message.phase.value
 
-    def _decide(self, each: Acknowledgement, pointer: int | None) -> tuple[Outcome, bool]:
+    def _decide(
+        self, each: Acknowledgement, pointer: int | None, expiring: Collection[bytes]
+    ) -> tuple[LeaseOutcome, bool]:
         """The outcome, and whether anything is to be done for it."""
         message, success = self._messages.get(each.id), _SUCCESS[each.action]
         if message is None:
+            message = self._gone.get(each.id)
+        if message is None:
             # A transaction does not repeat what another one, or none, has done before.
             is_repeated = self._acknowledged.get(each.id) == (each.token, success)
-            return success if is_repeated and pointer is None else Outcome.LEASE_LOST, False
+            return success if is_repeated and pointer is None else LeaseOutcome.LEASE_LOST, False
         if not self._is_last_delivery(message, each.token):
-            return Outcome.LEASE_LOST, False
+            return LeaseOutcome.LEASE_LOST, False
         undecided = self._undecided.get(each.id)
         if undecided is not None:
-            # The worker has acknowledged it already, and its lease is of no importance.
-            is_same = undecided == pointer or each.action is Action.RENEW
-            return success if is_same else Outcome.LEASE_LOST, False
-        if each.action is Action.RENEW and message.phase is Phase.WAITING:
-            return Outcome.LEASE_LOST, False
+            # The consumer has acknowledged it already, and its lease is of no importance.
+            is_same = undecided == pointer or each.action is LeaseAction.RENEW
+            return success if is_same else LeaseOutcome.LEASE_LOST, False
+        if each.action is LeaseAction.RENEW and message.phase is Phase.WAITING:
+            return LeaseOutcome.LEASE_LOST, False
+        is_failure = each.action is LeaseAction.RELEASE and each.attempt is not AttemptReport.NONE
+        if is_failure and (each.id in expiring or each.id in self._gone):
+            return LeaseOutcome.EXPIRES, False
         return success, True
 
     def _is_last_delivery(self, message: _Message, token: Token) -> bool:
         if token.epoch == self.epoch:
             return token.number == message.delivery
-        # A delivery before the group was loaded: no other worker has the message since.
+        # A delivery before the group was loaded: no other consumer has the message since.
         return token.epoch < self.epoch and message.delivery == 0
 
-    def _release(self, message_id: bytes, *, now_ms: int, delay_ms: int) -> None:
+    def _renew(self, each: Acknowledgement, *, until_ms: int) -> None:
+        message = self._messages[each.id]
+        if message.phase is not Phase.LEASED:
+            message.is_suspect = False  # its consumer is only late
+        self._set_until(each.id, Phase.LEASED, until_ms)
+        if each.attempt is AttemptReport.BEGUN and not message.is_begun:
+            message.is_begun = True
+            self._unwritten.add(each.id)
+
+    def _release(self, each: Acknowledgement, *, now_ms: int) -> list[Tries]:
+        """What is to be written of the release."""
+        message = self._messages[each.id]
+        is_begun_in_log = message.is_begun and each.id not in self._unwritten
+        if each.attempt in (AttemptReport.BEGUN, None):
+            message.attempts += 1
+            message.is_alone = message.is_suspect = False
+        elif each.attempt is AttemptReport.UNKNOWN:
+            message.is_alone = True
+        elif message.phase is not Phase.LEASED:
+            message.is_suspect = False  # its consumer is alive, and had not begun it
+        message.is_begun = False
         self._deliveries_count += 1
-        # The token of the delivery is of no use any more.
-        self._messages[message_id].delivery = self._deliveries_count
-        if delay_ms > 0:
-            self._set_until(message_id, Phase.WAITING, now_ms + delay_ms)
+        message.delivery = self._deliveries_count  # its token is of no use any more
+        if each.ms:
+            self._set_until(each.id, Phase.WAITING, now_ms + each.ms)
         else:
-            self._make_available(message_id)
+            self._make_available(each.id)
+        self._unwritten.discard(each.id)
+        if not (message.attempts or each.ms or is_begun_in_log):
+            return []  # the log has nothing of it
+        return [_tries_of(each.id, message)]
+
+    def _restore_tries(self, message_id: bytes) -> None:
+        tries = self._tries.pop(message_id, None)
+        if tries is None:
+            return
+        message = self._messages[message_id]
+        message.attempts, message.lost = tries.attempts, tries.lost
+        message.is_begun = tries.is_begun
+        message.is_alone = tries.is_begun or tries.lost > 0
+        if tries.due_ms:
+            self._set_until(message_id, Phase.WAITING, tries.due_ms)
 
     def _set_until(self, message_id: bytes, phase: Phase, until_ms: int) -> None:
         message = self._messages[message_id]
@@ -402,14 +592,17 @@ class ShareState:
     def _finish(self, message_id: bytes) -> None:
         if message_id > self.read_to:
             self._ahead.add(message_id)
+            self._tries.pop(message_id, None)
+        self._undecided.pop(message_id, None)
+        self._gone.pop(message_id, None)
         self._remove(message_id)
         self._trim()
 
-    def _remove(self, message_id: bytes) -> None:
-        self._undecided.pop(message_id, None)
+    def _remove(self, message_id: bytes) -> _Message | None:
         message = self._messages.pop(message_id, None)
+        self._unwritten.discard(message_id)
         if message is None or not self._is_by_key or message.key is None:
-            return
+            return message
         of_key = self._keys[message.key]
         while of_key and of_key[0] not in self._messages:
             of_key.popleft()
@@ -417,11 +610,32 @@ class ShareState:
             self._note_available(of_key[0])
         else:
             del self._keys[message.key]
+        return message
 
     def _trim(self) -> None:
         """Take what is done from the beginning of the window."""
         while self._window and self._window[0] not in self._messages:
             self._low = self._window.popleft()
+
+
+def _tried_records(tried: Sequence[Tries]) -> list[TriedRecord]:
+    return [TriedRecord(tuple(part)) for part in _parts(tried)]
+
+
+def _parts(all_of_them: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Parts that fit into one record."""
+    for start in range(0, len(all_of_them), IDS_COUNT_MAX):
+        yield all_of_them[start : start + IDS_COUNT_MAX]
+
+
+def _tries_of(message_id: bytes, message: _Message) -> Tries:
+    return Tries(
+        id=message_id,
+        attempts=message.attempts,
+        lost=message.lost,
+        is_begun=message.is_begun,
+        due_ms=message.until_ms if message.phase is Phase.WAITING else 0,
+    )
 
 
 def _id_before(message_id: bytes) -> bytes:

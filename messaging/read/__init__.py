@@ -1,1 +1,1 @@
-"""What a poll passes through: from the question to the forms of the reply."""
+"""What a poll passes through: from the question to the encodings of the reply."""

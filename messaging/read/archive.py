@@ -21,22 +21,23 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from messaging.read.messages import Messages
-from messaging.read.visibility import Query, first_live_number, time_in
-from messaging.storage.attributes import encode_attributes
-from tuff.archive_manifest import (
+from kernel.archive_manifest import (
     Archive,
     ArchiveError,
+    Entry,
     Hour,
-    Row,
     StoredFile,
-    rows_of_day,
+    entries_of_day,
     stored_file,
 )
-from tuff.disk.event_loop import InThread
+from kernel.event_loop import InThread
+from messaging.log.messages import Messages
+from messaging.model.attributes import encode_attributes
+from messaging.model.rows import OFFSET_SIZE, offset_in
+from messaging.model.visibility import Query, before_row, id_after, live_after
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import ArchiveUnavailableError, DamagedRecordError
-from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, TopicId
+from tuff.protocol.ids import Offset, TopicId
 
 T = TypeVar("T")
 
@@ -80,7 +81,7 @@ class _Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _ArchiveFile:
     """The metadata of a file whose checksum was compared, and the first id of each row group."""
 
     stamp: _Stamp
@@ -106,7 +107,9 @@ class ArchiveReader:
     def __init__(self, root: Path, in_thread: InThread) -> None:
         self._archive = Archive(root)
         self._in_thread = in_thread
-        self._rows_of_day = lru_cache(MANIFEST_FILES_MAX)(lambda stamp: rows_of_day(stamp.path))
+        self._entries_of_day = lru_cache(MANIFEST_FILES_MAX)(
+            lambda stamp: entries_of_day(stamp.path)
+        )
         self._verified = lru_cache(FILES_MAX)(_verified)
         self._decoded: OrderedDict[tuple[_Stamp, int], _RowGroup] = OrderedDict()
 
@@ -123,15 +126,17 @@ class ArchiveReader:
         """
         return await self._run(partial(self._read, topic, generation, query))
 
-    async def bounds(self, topic: TopicId, generation: int, query: Query) -> list[tuple[int, int]]:
-        """The archived hours in the range of the query, oldest first: the number of the first id
-        and of the last id of each, which are before the log. Raises: ArchiveUnavailableError."""
+    async def bounds(
+        self, topic: TopicId, generation: int, query: Query
+    ) -> list[tuple[bytes, bytes]]:
+        """The archived hours in the range of the query, oldest first: the first and the last id of
+        each, which are before the log. Raises: ArchiveUnavailableError."""
 
-        def find() -> list[tuple[int, int]]:
-            stop = _stop(query)
+        def find() -> list[tuple[bytes, bytes]]:
+            last = _last(query)
             rows = [row for row in self._rows(topic, query) if row.generation == generation]
-            ranges = [_range(row, query.start, stop) for row in rows]
-            return [(first, stop - 1) for first, stop in ranges if first < stop]
+            ranges = [_range(row, query.after, last) for row in rows]
+            return [each for each in ranges if each[0] <= each[1]]
 
         return await self._run(find)
 
@@ -151,7 +156,7 @@ class ArchiveReader:
                 "later"
             ) from error
 
-    def _rows(self, topic: TopicId, query: Query) -> Iterator[Row]:
+    def _rows(self, topic: TopicId, query: Query) -> Iterator[Entry]:
         """The rows of all generations from the day on in which the query starts, oldest first.
         Raises: ArchiveError, OSError."""
         root = self._archive.root
@@ -160,46 +165,46 @@ class ArchiveReader:
                 f"{root} is no archive, as it has no directory _manifest: its file system is not "
                 "mounted, or tuff-pipeline archive has not run yet"
             )
-        start = min(query.start, _stop(query))
-        first = self._archive.day_file(topic, Hour.at(time_in(start)))
+        start = offset_in(min(query.after, _last(query))[:OFFSET_SIZE])
+        first = self._archive.day_file(topic, Hour.at(start.timestamp_ms))
         for file in sorted(first.parent.glob("dt=*.json")):
             if file >= first:
-                yield from self._rows_of_day(_Stamp.of(file))
+                yield from self._entries_of_day(_Stamp.of(file))
 
     def _read(self, topic: TopicId, generation: int, query: Query) -> ArchiveRead:
         messages = Messages(limit=query.limit, bytes_max=query.bytes_max)
-        reached, stop = query.start, _stop(query)
+        after, last = query.after, _last(query)
         is_complete = True
         for row in self._rows(topic, query):
-            row_stop = MessageId(row.hour.stop_ms, 0).to_int()
-            if row.generation != generation or row_stop <= reached:
+            hour_last = before_row(Offset(row.hour.stop_ms, 0))
+            if row.generation != generation or hour_last <= after:
                 continue
-            if MessageId(row.hour.start_ms, 0).to_int() >= stop:
+            if before_row(Offset(row.hour.start_ms, 0)) >= last:
                 break
-            if MessageId(row.complete_from_ms, 0).to_int() > reached:
+            if before_row(Offset(row.complete_from_ms, 0)) > after:
                 if messages:
                     return ArchiveRead(messages=messages, is_complete=is_complete, caught_up=False)
                 is_complete = False
-            if not self._take_hour(row, reached, stop, messages):
+            if not self._take_hour(row, after, last, messages):
                 return ArchiveRead(messages=messages, is_complete=is_complete, caught_up=False)
-            reached = row_stop
-        is_at_end = reached >= stop
+            after = hour_last
+        is_at_end = after >= last
         return ArchiveRead(
             messages=messages,
             is_complete=is_complete and (bool(messages) or is_at_end),
-            caught_up=is_at_end and stop < first_live_number(query),
+            caught_up=is_at_end and last < live_after(query),
         )
 
-    def _take_hour(self, row: Row, start: int, stop: int, messages: Messages) -> bool:
-        """Append the messages of an hour from `start` to before `stop`; whether all did fit.
+    def _take_hour(self, row: Entry, after: bytes, last: bytes, messages: Messages) -> bool:
+        """Append the messages of an hour behind `after` through `last`; whether all did fit.
 
         Raises: ArchiveError, OSError, DamagedRecordError; none of them if there are messages.
         """
-        first, behind = _range(row, start, stop)
-        if first >= behind:
+        first, last = _range(row, after, last)
+        if first > last:
             return True
         try:
-            return self._take_range(row, _id(first), _id(behind - 1), messages)
+            return self._take_range(row, first, last, messages)
         except _DamagedFileError as error:
             if messages:
                 return False
@@ -209,7 +214,7 @@ class ArchiveReader:
                 return False
             raise
 
-    def _take_range(self, row: Row, first: bytes, last: bytes, messages: Messages) -> bool:
+    def _take_range(self, row: Entry, first: bytes, last: bytes, messages: Messages) -> bool:
         """Append the messages of an hour from one id through another."""
         if not row.files:
             raise ArchiveError(
@@ -227,7 +232,7 @@ class ArchiveReader:
                 return False
         return True
 
-    def _row_group(self, file: _File, index: int) -> _RowGroup:
+    def _row_group(self, file: _ArchiveFile, index: int) -> _RowGroup:
         key = (file.stamp, index)
         found = self._decoded.pop(key, None) or _decode(file, index)
         size_bytes = sum(each.size_bytes for each in self._decoded.values())
@@ -238,19 +243,15 @@ class ArchiveReader:
         return found
 
 
-def _stop(query: Query) -> int:
-    """The number behind the last id that may be read from the archive."""
-    return min(first_live_number(query), query.through.to_int() + 1)
+def _last(query: Query) -> bytes:
+    """The last id that may be read from the archive."""
+    return min(live_after(query), query.through)
 
 
-def _range(row: Row, start: int, stop: int) -> tuple[int, int]:
-    """The numbers of ids of a row that are from `start` to before `stop`."""
-    first, last = (int(digits, 16) for digits in (row.summary.first, row.summary.last))
-    return max(first, start), min(last + 1, stop)
-
-
-def _id(number: int) -> bytes:
-    return number.to_bytes(MESSAGE_ID_SIZE, "big")
+def _range(row: Entry, after: bytes, last: bytes) -> tuple[bytes, bytes]:
+    """The first and the last id of a row that are behind `after` and not behind `last`."""
+    first_id, last_id = (bytes.fromhex(each) for each in (row.summary.first, row.summary.last))
+    return max(first_id, id_after(after)), min(last_id, last)
 
 
 def _append(group: _RowGroup, first: bytes, last: bytes, messages: Messages) -> bool:
@@ -266,7 +267,7 @@ def _append(group: _RowGroup, first: bytes, last: bytes, messages: Messages) -> 
     return count == stop - start
 
 
-def _verified(stamp: _Stamp, expected: StoredFile) -> _File:
+def _verified(stamp: _Stamp, expected: StoredFile) -> _ArchiveFile:
     """The metadata of a file, once its content was compared with the manifest.
 
     Raises: OSError, _DamagedFileError.
@@ -281,10 +282,12 @@ def _verified(stamp: _Stamp, expected: StoredFile) -> _File:
         place = parquet.schema_arrow.names.index("id")
         metadata = parquet.metadata
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        return _File(stamp, metadata, [group.column(place).statistics.min for group in groups])
+        return _ArchiveFile(
+            stamp, metadata, [group.column(place).statistics.min for group in groups]
+        )
 
 
-def _decode(file: _File, index: int) -> _RowGroup:
+def _decode(file: _ArchiveFile, index: int) -> _RowGroup:
     """Raises: OSError, _DamagedFileError."""
     with _opened(file.stamp.path, file.metadata) as parquet:
         there = [name for name in _COLUMNS if name in parquet.schema_arrow.names]
@@ -324,9 +327,9 @@ def _opened(path: Path, metadata: pq.FileMetaData | None = None) -> Iterator[pq.
         raise _DamagedFileError(f"{path} can't be decoded: {text}") from None
 
 
-def _damaged(row: Row, first: int, finding: str) -> DamagedRecordError:
+def _damaged(row: Entry, first: bytes, finding: str) -> DamagedRecordError:
     return DamagedRecordError(
         f"{finding}, in the archive; to continue without the rest of the hour {row.hour}, read "
         f"from {row.summary.last}, exclusive",
-        members={"id": _id(first).hex(), "next": row.summary.last},
+        members={"id": first.hex(), "next": row.summary.last},
     )

@@ -6,6 +6,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kernel.exchange import Reply, Request, Route, json_reply, read_object
+from messaging.engines.store import Store
+from messaging.log.pointer_index import IndexedRange
+from messaging.log.scan import read
+from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.topics import Topic, TopicRecord, topic_of
+from messaging.model.parameters import choice, transaction_named
+from messaging.model.rows import (
+    DamagedRowError,
+    MessageRow,
+    PayloadRow,
+    delayed_key,
+    message_key,
+    payload_key,
+    prefix_of,
+    split_undecided,
+    undecided_key,
+)
+from messaging.model.visibility import BEGINNING, Query, Verdict, id_before, live_after, visibility
 from messaging.read.explanation import (
     Blocker,
     DamagedRow,
@@ -17,36 +36,21 @@ from messaging.read.explanation import (
     explain_delayed,
 )
 from messaging.read.offsets_and_splits import first_indexed, first_live, first_undecided
-from messaging.read.poll import Poll, choice, query_of, snapshot_for, transaction_named
-from messaging.read.scan import read
-from messaging.read.visibility import Query, Verdict, first_live_number, visibility
+from messaging.read.poll import Poll, query_of, snapshot_for
 from messaging.settings import MessagingSettings
-from messaging.storage.engine import Store
-from messaging.storage.pointer_index import IndexedRange
-from messaging.storage.rows import (
-    DamagedRowError,
-    MessageRow,
-    PayloadRow,
-    delayed_key,
-    message_key,
-    payload_key,
-    prefix_of,
-)
-from messaging.storage.store_state import OpenStore, StoreState
-from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of
+from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
     DamagedRecordError,
     TopicNotFoundError,
     TransactionsUnavailableError,
 )
-from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_object
 from tuff.protocol.ids import DELAYED_ID_SIZE, FIRST_ID, DelayedId, MessageId, Offset, TopicId
-from tuff.protocol.json_forms import (
+from tuff.protocol.json_bodies import (
     pointer_to_json,
     transaction_from_json,
-    transaction_status_to_json,
 )
+from tuff.protocol.json_objects import to_json
 from tuff.protocol.requests import Isolation
 from tuff.protocol.transaction import Transaction, TransactionStatus
 
@@ -128,7 +132,7 @@ class Explainer:
                 continue
             generation = record.generation
             is_waiting, pointer = await self._store.read(
-                partial(_delayed_row, self._prefixes(log, record), id)
+                partial(_delayed_row, log.prefix(record.generation), id)
             )
             if is_waiting or pointer is not None:
                 status = await self._status(pointer)
@@ -163,13 +167,6 @@ class Explainer:
             for entry in self._state.index.undecided_in(log.id, record.generation)
         ]
 
-    def _prefixes(self, log: Topic, record: TopicRecord) -> tuple[bytes, bytes | None]:
-        """The prefixes of a log, and of its log of delayed messages."""
-        delayed_log = self._state.topics.maybe_find(log.id.delayed_log)
-        kept = None if delayed_log is None else delayed_log.durable
-        below = None if kept is None else prefix_of(log.id.delayed_log, kept.generation)
-        return log.prefix(record.generation), below
-
     async def _facts(
         self,
         log: Topic,
@@ -182,15 +179,18 @@ class Explainer:
         facts = Facts(id=id, topic=log.id, has_fixed_snapshot=poll.is_fixed)
         if record.generation < 0:
             return replace(facts, is_deleted=True)
-        query = query_of(self._state, self._settings, log, record, poll, id.to_int(), snapshot)
+        query = query_of(
+            self._state, self._settings, log, record, poll, id_before(id.to_bytes()), snapshot
+        )
         row = await self._store.read(partial(stored_row, query=query, id=id))
         facts = replace(facts, generation=generation, query=query, row=row)
         if isinstance(row, StoredRow):
             expires_ms = log.rule_of(record).expires_ms(id.offset, own_ttl_s=row.ttl_s)
             status = await self._status(row.pointer)
             return replace(facts, status=status, expires_at_ms=expires_ms)
-        if id.to_int() < first_live_number(query):
-            return replace(facts, is_archived=await self._is_archived(log.id, generation, query))
+        if id.to_bytes() <= live_after(query):
+            is_archived = await self._is_archived(log.id, generation, query, id)
+            return replace(facts, is_archived=is_archived)
         older = await self._store.read(partial(_older_generation, log.id, query, generation, id))
         return replace(facts, older_generation=older)
 
@@ -202,10 +202,12 @@ class Explainer:
         except TransactionsUnavailableError:
             return None  # a reader without a snapshot needs no transactions
 
-    async def _is_archived(self, topic: TopicId, generation: int, query: Query) -> bool:
+    async def _is_archived(
+        self, topic: TopicId, generation: int, query: Query, id: MessageId
+    ) -> bool:
         if self._archive is None:
             return False
-        through = replace(query, through=MessageId.from_int(query.start), limit=1)
+        through = replace(query, through=id.to_bytes(), limit=1)
         return bool((await self._archive.read(topic, generation, through)).messages)
 
     async def _blocker(
@@ -246,15 +248,21 @@ class Explainer:
         for other in others[:NAMESPACES_COUNT_MAX]:
             assert other.durable is not None
             query = query_of(
-                self._state, self._settings, other, other.durable, Poll(), id.to_int(), None
+                self._state,
+                self._settings,
+                other,
+                other.durable,
+                Poll(),
+                id_before(id.to_bytes()),
+                None,
             )
             if await self._store.read(partial(stored_row, query=query, id=id)) is not None:
                 found.append(other.id)
         return tuple(found)
 
 
-def _removed_before(facts: Facts) -> int:
-    return 0 if facts.query is None else first_live_number(facts.query)
+def _removed_before(facts: Facts) -> bytes:
+    return BEGINNING if facts.query is None else live_after(facts.query)
 
 
 def stored_row(store: Store, *, query: Query, id: MessageId) -> StoredRow | DamagedRow | None:
@@ -264,8 +272,8 @@ def stored_row(store: Store, *, query: Query, id: MessageId) -> StoredRow | Dama
     """
     as_stored = replace(
         query,
-        start=id.to_int(),
-        through=id,
+        after=id_before(id.to_bytes()),
+        through=id.to_bytes(),
         log_start=FIRST_ID,
         live_from=Offset(0, 0),
         now_ms=0,
@@ -308,20 +316,16 @@ def _older_generation(
     return None
 
 
-def _delayed_row(
-    prefixes: tuple[bytes, bytes | None], id: DelayedId, store: Store
-) -> tuple[bool, int | None]:
-    """Whether the message waits for its due time; and the pointer of its row in the delayed log,
-    while it is there."""
-    prefix, log_prefix = prefixes
+def _delayed_row(prefix: bytes, id: DelayedId, store: Store) -> tuple[bool, int | None]:
+    """Whether the message waits for its due time; and the pointer of its undecided row, while it is
+    there."""
+    # The undecided row first: a commit may replace it by the other one between the two calls.
+    key = undecided_key(prefix, id.offset)
+    value = store.get(key)
     if store.get(delayed_key(prefix, id)) is not None:
         return True, None
-    if log_prefix is None:
-        return False, None
-    key = message_key(log_prefix, id.offset)
-    value = store.get(key)
     try:
-        return False, None if value is None else MessageRow.from_bytes(key, value).tx_pointer
+        return False, None if value is None else split_undecided(key, value)[0]
     except DamagedRowError as error:
         raise DamagedRecordError(
             f"the delayed message {id.hex()} {error.finding}; {error.advice}",
@@ -359,17 +363,16 @@ def routes(explainer: Explainer, may_read: MayRead = lambda _request, _topic: Tr
         else:
             id = MessageId.from_hex(digits)
             found = await explainer.explain(topic, id, poll, may_read=partial(may_read, request))
-        return json_reply(explanation_form(digits, found))
+        return json_reply(explanation_body(digits, found))
 
-    path = f"{TOPIC_PATH}/messages/{{message}}/explain"
-    return [Route("GET", path, get), Route("POST", path, post)]
+    return [Route(operations.EXPLAIN, get), Route(operations.EXPLAIN_IN_SNAPSHOT, post)]
 
 
-def explanation_form(id: str, found: Explained) -> dict[str, object]:
+def explanation_body(id: str, found: Explained) -> dict[str, object]:
     """The JSON of an explanation of the message with this id."""
     explanation, status = found.explanation, found.status
     blocked_by = explanation.blocked_by
-    form: dict[str, object] = {
+    body: dict[str, object] = {
         "id": id.lower(),
         "namespace": found.topic.namespace,
         "topic": found.topic.name,
@@ -379,10 +382,10 @@ def explanation_form(id: str, found: Explained) -> dict[str, object]:
         "detail": explanation.detail,
         "advice": explanation.advice,
         "blockedBy": None if blocked_by is None else pointer_to_json(blocked_by),
-        "transaction": None if status is None else transaction_status_to_json(status),
+        "transaction": None if status is None else to_json(status),
     }
     if explanation.elsewhere:
-        form["elsewhere"] = [
+        body["elsewhere"] = [
             {"namespace": each.namespace, "topic": each.name} for each in explanation.elsewhere
         ]
-    return form
+    return body

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 
-from messaging.read.visibility import Query, Verdict, first_live_number, visibility
-from messaging.retention.expiry import is_expired
+from messaging.model.expiry import is_expired
+from messaging.model.visibility import Query, Verdict, live_after, visibility
 from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId, past_group
 from tuff.protocol.pointer_list import holds
 from tuff.protocol.transaction import Transaction, TransactionStatus
@@ -99,7 +99,7 @@ class Facts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedFacts:
     """What is known of a delayed message. `is_waiting`: its row waits for the due time. `pointer`:
-    that of its row in the delayed log, while it is there."""
+    that of its undecided row, while it is there."""
 
     id: DelayedId
     topic: TopicId
@@ -169,7 +169,7 @@ def _in_snapshot(facts: Facts, query: Query, row: StoredRow) -> Explanation:
             return _set_aside(writer, facts.status)
         case "open":
             is_own = query.snapshot.is_own(row.pointer)
-            return _own_checkpoint(writer) if is_own else _held(writer, facts.status)
+            return _own_checkpoint(writer) if is_own else _in_progress(writer, facts.status)
         case _:
             return Explanation(
                 Reason.AFTER_SNAPSHOT,
@@ -181,7 +181,7 @@ def _in_snapshot(facts: Facts, query: Query, row: StoredRow) -> Explanation:
 
 def _ending(pointer: int, snapshot: Transaction, status: TransactionStatus | None) -> str:
     """How the transaction of a row ended that this snapshot does not show; `open` before. The row
-    and the snapshot say it where the outcome is forgotten. A row that is marked as rolled back, and
+    and the snapshot say it where the outcome is forgotten. A row that is rolled back, and
     whose transaction was not, is `set_aside`."""
     if pointer < 0 and status is not None and status.state in ("prepared", "committed"):
         return "set_aside"
@@ -194,7 +194,7 @@ def _ending(pointer: int, snapshot: Transaction, status: TransactionStatus | Non
 
 def _set_aside(writer: str, status: TransactionStatus | None) -> Explanation:
     assert status is not None
-    why = "it held readers back for longer than messaging.max_block, so its messages were set aside"
+    why = "it blocked readers for longer than messaging.max_block, so its messages were set aside"
     if status.state == "prepared":
         return Explanation(
             Reason.SET_ASIDE,
@@ -239,7 +239,7 @@ def _own_checkpoint(writer: str) -> Explanation:
     )
 
 
-def _held(writer: str, status: TransactionStatus | None) -> Explanation:
+def _in_progress(writer: str, status: TransactionStatus | None) -> Explanation:
     assert status is not None
     if status.state == "prepared":
         return Explanation(
@@ -298,7 +298,7 @@ def _behind(blocker: Blocker) -> Explanation:
 
 def _before_log(facts: Facts, query: Query) -> Explanation | None:
     """Why the log no longer has the message; None if it is within the log."""
-    if facts.id.to_int() >= first_live_number(query):
+    if facts.id.to_bytes() > live_after(query):
         return None
     if facts.is_archived and not facts.has_fixed_snapshot:
         return Explanation(
@@ -408,39 +408,34 @@ def explain_delayed(facts: DelayedFacts) -> Explanation:
             f"the message waits until it is due, at {due}{late}",
             "wait, or delete it with `tuff delayed cancel`",
         )
-    if facts.pointer is not None and not _has_returned(facts, facts.pointer):
-        return _delayed_in_log(facts, facts.pointer)
+    if facts.pointer is not None:
+        return _undecided(facts, facts.pointer)
     if facts.id.due_ms <= facts.now_ms:
         return Explanation(
             Reason.ENTERED,
             f"no message with this delayed id waits any more: it was due at {due}, and has entered "
-            "the topic with a new id, unless it was cancelled",
+            "the topic with a new id, unless it was cancelled or its transaction did not commit",
             f"read the topic from {facts.id.due_ms} on, the due time in ms",
         )
     return Explanation(
         Reason.NO_SUCH_MESSAGE,
         f"no message with this delayed id waits, although it would be due at {due} only: it was "
-        "cancelled, or it was not accepted here",
+        "cancelled, its transaction did not commit, or it was not accepted here",
         "compare the id with Tuff-Delayed-First and Tuff-Delayed-Last of the publish, and list "
         "what waits with `tuff delayed ls`",
     )
 
 
-def _has_returned(facts: DelayedFacts, pointer: int) -> bool:
-    """Whether its row in the delayed log was set aside, and was delayed by the commit."""
-    return pointer < 0 and facts.status is not None and facts.status.state == "committed"
-
-
-def _delayed_in_log(facts: DelayedFacts, pointer: int) -> Explanation:
+def _undecided(facts: DelayedFacts, pointer: int) -> Explanation:
     writer = _named(pointer, facts.status)
     state = None if facts.status is None else facts.status.state
     if state in _OPEN_STATES:
-        held = _held(writer, facts.status)
+        open_writer = _in_progress(writer, facts.status)
         detail = f"{writer} is still in progress, and the message is delayed only when it commits"
-        return Explanation(held.reason, detail, held.advice, held.blocked_by)
+        return Explanation(open_writer.reason, detail, open_writer.advice, open_writer.blocked_by)
     if state == "invalid":
         return _invalid(writer, facts.status)
-    if pointer < 0 or state == "aborted":
+    if state == "aborted":
         return Explanation(
             Reason.ABORTED,
             f"{writer} was aborted, so the message was never delayed",

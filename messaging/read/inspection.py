@@ -11,12 +11,13 @@ from enum import Enum
 from functools import partial
 from itertools import islice
 
-from messaging.read.poll import choice, start_from, whole_digits
-from messaging.read.visibility import Verdict, start_number, visibility
-from messaging.retention.expiry import TopicRule
-from messaging.settings import MessagingSettings
-from messaging.storage.engine import Store
-from messaging.storage.rows import (
+from kernel.exchange import Reply, Request, Route, json_reply, read_query
+from messaging.engines.store import Store
+from messaging.log.store_state import OpenStore, StoreState, require_log
+from messaging.log.topics import Topic, TopicRecord, topic_of
+from messaging.model.expiry import TopicRule
+from messaging.model.parameters import choice, start_from, whole_digits
+from messaging.model.rows import (
     MESSAGES,
     PAYLOADS,
     DamagedRowError,
@@ -25,17 +26,19 @@ from messaging.storage.rows import (
     offset_after,
     offset_in,
 )
-from messaging.storage.store_state import OpenStore, StoreState, require_log
-from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of
+from messaging.model.visibility import Verdict, first_id, visibility
+from messaging.read.counts import SHARED_COUNT_MAX, MessageCount, MessageCounts
+from messaging.settings import MessagingSettings
 from messaging.transactions_interface import TransactionView
+from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, TransactionsUnavailableError
-from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
-from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId, check_name
-from tuff.protocol.json_forms import pointer_to_json, shown
+from tuff.protocol.ids import MessageId, Offset, TopicId, check_name
+from tuff.protocol.json_bodies import pointer_to_json, shown
 from tuff.protocol.transaction import Transaction
 
 TOPICS_COUNT, TOPICS_COUNT_MAX = 50, 500  # of a page: without a limit, and at most
 LOGS_COUNT_MAX = 1_000  # partitions of a page, each of which costs three reads of the store
+SCRAPED_COUNT_MAX = 10_000  # records that the counts of one scrape read together
 ROWS_COUNT, ROWS_COUNT_MAX = 100, 1_000  # of a page: without a limit, and at most
 
 _BEHIND_ROWS = b"\xff" * 19  # the end of a key that is behind all rows of its prefix
@@ -53,7 +56,7 @@ class RowState(Enum):
     UNKNOWN = "unknown"  # transactions are down
 
 
-class Order(Enum):
+class ListOrder(Enum):
     """From the oldest row to the newest, or the other way."""
 
     ASCENDING = "ascending"
@@ -63,7 +66,7 @@ class Order(Enum):
 _STATES = {
     Verdict.ACCEPT: RowState.COMMITTED,
     Verdict.SKIP: RowState.INVALID,
-    Verdict.HOLD: RowState.IN_PROGRESS,
+    Verdict.BLOCK: RowState.IN_PROGRESS,
 }
 
 
@@ -88,7 +91,7 @@ class FoundRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Log:
+class _PartitionRange:
     """One partition to look at: the prefix of its keys, and where its live rows begin."""
 
     prefix: bytes
@@ -98,7 +101,14 @@ class _Log:
 class TopicInspection:
     """Lives on the event loop; threads read the rows."""
 
-    def __init__(self, store: OpenStore, state: StoreState, settings: MessagingSettings) -> None:
+    def __init__(
+        self,
+        store: OpenStore,
+        state: StoreState,
+        settings: MessagingSettings,
+        counts: MessageCounts,
+    ) -> None:
+        self._counts = counts
         self._store = store
         self._state = state
         self._settings = settings
@@ -120,21 +130,48 @@ class TopicInspection:
         rest = [each for each in found if (each.namespace, each.name) > (behind, name)]
         page = self._page(rest[:limit])
         # Before the read, during which a topic may be deleted or handed to another server.
-        forms, logs = [*map(self._form, page)], [*map(self._logs, page)]
+        bodies, logs = [*map(self._topic_body, page)], [*map(self._logs, page)]
         high_water_mark = self._state.high_water_mark
         extents = await self._store.read(
             lambda store: [extent_of(store, each, high_water_mark) for each in logs]
         )
-        for form, extent in zip(forms, extents, strict=True):
-            form |= {
+        for body, extent in zip(bodies, extents, strict=True):
+            body |= {
                 "storedBytes": extent.size_bytes,
                 "oldest": extent.oldest_ms,
                 "newest": extent.newest_ms,
             }
-        return len(found), forms, str(page[-1]) if len(page) < len(rest) else None
+        for body, count in zip(bodies, await self._counts_of(page), strict=True):
+            body |= {"messageCount": count.count, "isLowerBound": count.is_lower_bound}
+        return len(found), bodies, str(page[-1]) if len(page) < len(rest) else None
+
+    async def counts(self, *, count_max: int) -> list[tuple[TopicId, MessageCount]]:
+        """How many messages the first topics by name have. Raises: StorageUnavailableError."""
+        topics = sorted(each for each in self._state.topics.live() if not each.is_internal)
+        page = topics[:count_max]
+        counts = await self._counts_of(page, records_count_max=SCRAPED_COUNT_MAX)
+        return list(zip(page, counts, strict=True))
+
+    async def _counts_of(
+        self, page: Sequence[TopicId], *, records_count_max: int = SHARED_COUNT_MAX
+    ) -> list[MessageCount]:
+        """The messages of each topic; none of one that was deleted or has just left this server."""
+        partitions = [
+            (topic, topic.partition(number))
+            for topic in page
+            if (found := self._state.topics.maybe_find(topic)) is not None
+            if found.durable is not None and found.durable.generation > 0
+            for number in found.durable.partitions.readable
+        ]
+        afters = [(partition, None) for _, partition in partitions]
+        counts = await self._counts.counts_of(afters, records_count_max=records_count_max)
+        by_topic: dict[TopicId, MessageCount] = {}
+        for (topic, _), count in zip(partitions, counts, strict=True):
+            by_topic[topic] = by_topic.get(topic, MessageCount()).plus(count)
+        return [by_topic.get(topic, MessageCount()) for topic in page]
 
     def _page(self, topics: Sequence[TopicId]) -> list[TopicId]:
-        """Those from the beginning that have few enough partitions; at least one."""
+        """The first topics that together have few enough partitions; at least one."""
         page: list[TopicId] = []
         log_count = 0
         for topic in topics:
@@ -149,7 +186,7 @@ class TopicInspection:
         assert record is not None
         return record
 
-    def _logs(self, topic: TopicId) -> list[_Log]:
+    def _logs(self, topic: TopicId) -> list[_PartitionRange]:
         logs = []
         now_ms = self._state.expiry_ms()
         for each in self._partitions(topic):
@@ -157,7 +194,7 @@ class TopicInspection:
             if record is not None and record.generation > 0:
                 live_from = each.rule_of(record).live_from(now_ms=now_ms)
                 first = max(record.log_start.offset, live_from)
-                logs.append(_Log(prefix=each.prefix(record.generation), first=first))
+                logs.append(_PartitionRange(prefix=each.prefix(record.generation), first=first))
         return logs
 
     def _partitions(self, topic: TopicId) -> Iterator[Topic]:
@@ -166,7 +203,7 @@ class TopicInspection:
             if found is not None:
                 yield found
 
-    def _form(self, topic: TopicId) -> dict[str, object]:
+    def _topic_body(self, topic: TopicId) -> dict[str, object]:
         record, partitions = self._record(topic), [*self._partitions(topic)]
         return {
             "namespace": topic.namespace,
@@ -182,7 +219,7 @@ class TopicInspection:
         }
 
     async def rows(
-        self, topic: TopicId, *, start: MessageId | int | None, limit: int, order: Order
+        self, topic: TopicId, *, start: MessageId | int | None, limit: int, order: ListOrder
     ) -> tuple[int, list[dict[str, object]], str | None]:
         """The generation, a page of rows with their states, and the `from` of the next page.
 
@@ -204,37 +241,38 @@ class TopicInspection:
         rows, is_whole = await self._store.read(read)
         next_row = rows.pop() if len(rows) > 1 and (len(rows) > limit or not is_whole) else None
         rule, now_ms = found.rule_of(record), self._state.expiry_ms()
-        forms = [self._row_form(each, rule, snapshot, now_ms=now_ms) for each in rows]
+        bodies = [self._row_body(each, rule, snapshot, now_ms=now_ms) for each in rows]
         next_from = None if next_row is None else MessageId(*next_row.offset).hex()
-        return record.generation, forms, next_from
+        return record.generation, bodies, next_from
 
     def _bounds(
-        self, record: TopicRecord, start: MessageId | int | None, order: Order
+        self, record: TopicRecord, start: MessageId | int | None, order: ListOrder
     ) -> tuple[Offset, Offset]:
         """The first offset of the range, and the first behind it."""
         first, stop = record.log_start.offset, offset_after(self._state.high_water_mark)
         if start is None:
             return first, stop
-        number = min(start_number(start, inclusive=True), LAST_ID.to_int())
-        named = MessageId.from_int(number).offset
-        if order is Order.ASCENDING:
+        named = first_id(start).offset
+        if order is ListOrder.ASCENDING:
             return max(first, named), stop
         return first, min(stop, offset_after(named))
 
-    def _row_form(
+    def _row_body(
         self, found: FoundRow, rule: TopicRule, snapshot: Transaction | None, *, now_ms: int
     ) -> dict[str, object]:
         row = found.row
         ttl_s = None if row is None else row.ttl_s
         expires_ms = rule.expires_ms(found.offset, own_ttl_s=ttl_s)
         pointer = None if row is None else row.tx_pointer
-        holder = None if pointer is None else self._state.transactions.holder(abs(pointer))
+        transaction_id = (
+            None if pointer is None else self._state.transactions.open_transaction_id(abs(pointer))
+        )
         return {
             "id": MessageId(*found.offset).hex(),
             "timestamp": found.offset.timestamp_ms,
             "state": row_state(row, snapshot, is_expired=expires_ms <= now_ms).value,
             "writePointer": None if pointer is None else pointer_to_json(abs(pointer)),
-            "transactionId": None if holder is None else pointer_to_json(holder),
+            "transactionId": None if transaction_id is None else pointer_to_json(transaction_id),
             "messageCount": 1 if row is None or row.reference is None else row.reference.count,
             "size": found.size_bytes,
             "expiresAt": expires_ms,
@@ -264,7 +302,7 @@ def row_state(
     return RowState.UNKNOWN if snapshot is None else _STATES[visibility(row.tx_pointer, snapshot)]
 
 
-def extent_of(store: Store, logs: Sequence[_Log], high_water_mark: Offset) -> LogExtent:
+def extent_of(store: Store, logs: Sequence[_PartitionRange], high_water_mark: Offset) -> LogExtent:
     """What is stored of a topic with these partitions. Raises: StoreError."""
     size_bytes, firsts, lasts = 0, [], []
     for log in logs:
@@ -281,7 +319,7 @@ def extent_of(store: Store, logs: Sequence[_Log], high_water_mark: Offset) -> Lo
     )
 
 
-def _edge(store: Store, log: _Log, stop: Offset, *, is_last: bool) -> Offset | None:
+def _edge(store: Store, log: _PartitionRange, stop: Offset, *, is_last: bool) -> Offset | None:
     """The offset of the first or the last row from `first` to `stop`; None without one."""
     if log.first >= stop:
         return None
@@ -295,7 +333,7 @@ def stored_rows(
     *,
     prefix: bytes,
     bounds: tuple[Offset, Offset],
-    order: Order,
+    order: ListOrder,
     limit: int,
     bytes_max: int,
 ) -> tuple[list[FoundRow], bool]:
@@ -307,7 +345,7 @@ def stored_rows(
         return found, True
     keys = message_key(prefix, first), message_key(prefix, stop)
     size_bytes = 0
-    with closing(store.scan(*keys, reverse=order is Order.DESCENDING)) as rows:
+    with closing(store.scan(*keys, reverse=order is ListOrder.DESCENDING)) as rows:
         for key, value in islice(rows, limit):
             try:
                 row = MessageRow.from_bytes(key, value)
@@ -322,14 +360,14 @@ def stored_rows(
 
 def routes(inspection: TopicInspection) -> list[Route]:
     """The HTTP routes of the overview of topics, and of rows with their states."""
-    handlers = _Routes(inspection)
+    handlers = _InspectionRoutes(inspection)
     return [
-        Route("GET", "/v1/topics", handlers.topics),
-        Route("GET", f"{TOPIC_PATH}/rows", handlers.rows),
+        Route(operations.LIST_TOPIC_SUMMARIES, handlers.topics),
+        Route(operations.LIST_ROWS, handlers.rows),
     ]
 
 
-class _Routes:
+class _InspectionRoutes:
     def __init__(self, inspection: TopicInspection) -> None:
         self._inspection = inspection
 
@@ -356,7 +394,7 @@ class _Routes:
             topic,
             start=start_from(start) if "from" in query else None,
             limit=_limit(query.get("limit"), default=ROWS_COUNT, most=ROWS_COUNT_MAX),
-            order=choice(query, "order", Order) or Order.ASCENDING,
+            order=choice(query, "order", ListOrder) or ListOrder.ASCENDING,
         )
         return json_reply({"generation": generation, "rows": rows, "next": next_from})
 

@@ -8,7 +8,6 @@ A part ends where a row ends, so that no payload group is cut.
 """
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -16,32 +15,15 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
-from messaging.read.poll import (
-    Poll,
-    boolean,
-    choice,
-    query_of,
-    require_generation,
-    snapshot_for,
-    transaction_named,
-    whole_digits,
-)
-from messaging.read.scan import first_message
-from messaging.read.visibility import (
-    Query,
-    Verdict,
-    first_live_number,
-    first_number,
-    is_past_own_ttl,
-    start_number,
-    verdict,
-    visibility,
-)
-from messaging.settings import MessagingSettings
-from messaging.storage.engine import Store, StoreDamagedError
-from messaging.storage.packed_rows import scan_reporting_corruption
-from messaging.storage.pointer_index import IndexedRange
-from messaging.storage.rows import (
+from kernel.exchange import Reply, Request, Route, json_reply
+from messaging.engines.engine import StoreDamagedError
+from messaging.engines.store import Store
+from messaging.log.pointer_index import IndexedRange
+from messaging.log.scan import first_message
+from messaging.log.store_state import OpenStore, StoreState, require_log
+from messaging.log.topics import Topic, TopicRecord, topic_of
+from messaging.model.parameters import boolean, choice, transaction_named, whole_digits
+from messaging.model.rows import (
     IS_REFERENCE,
     OFFSET_SIZE,
     DamagedRowError,
@@ -53,13 +35,30 @@ from messaging.storage.rows import (
     offset_number,
     payload_key,
 )
-from messaging.storage.store_state import OpenStore, StoreState, require_log
-from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of
-from tuff.protocol import json_forms
+from messaging.model.visibility import (
+    BEGINNING,
+    Query,
+    Verdict,
+    before_row,
+    is_past_own_ttl,
+    live_after,
+    start_after,
+    verdict,
+    visibility,
+)
+from messaging.read.poll import (
+    Poll,
+    query_of,
+    require_generation,
+    require_in_progress,
+    snapshot_for,
+)
+from messaging.settings import MessagingSettings
+from tuff.protocol import json_bodies, operations
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TopicNotFoundError
-from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
-from tuff.protocol.json_forms import shown
+from tuff.protocol.json_bodies import shown
+from tuff.protocol.json_objects import to_json
 from tuff.protocol.requests import Isolation
 from tuff.protocol.transaction import Transaction
 
@@ -74,10 +73,7 @@ PAYLOAD_BYTES = 256  # bytes; the estimate for a stored payload, whose size woul
 GROUP_COUNT_MAX = 1 << 20  # stored payloads; a damaged count must not outweigh all other rows
 TOLERANCE = 16  # a bound may be off by a part's size divided by this; finer asks the engine more
 
-_INNER_BITS = 8 * OFFSET_SIZE  # of an id, behind its offset
-_INNER_MASK = (1 << _INNER_BITS) - 1
 _COUNT_SIZE = 4  # bytes; the last of a reference row
-_NOTHING_INSIDE = Offset(0, 0)  # in the id of a message that is a row by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,27 +125,32 @@ class TopicOffsets:
             indexed += self._state.index.undecided_in(log.id, before.generation)
         snapshot = await snapshot_for(self._state.transactions, poll)
         found, record = require_log(self._store, self._state, topic)
-        query = self._query(found, record, poll, 0, snapshot)
+        query = self._query(found, record, poll, BEGINNING, snapshot)
         query = replace(query, high_water_mark=high_water_mark)
         undecided_from = first_indexed(record.generation, query, poll, indexed)
         earliest = await self._earliest(found, record, query)
         end, blocking_pointer = await self._store.read(
             partial(decided_end, query=query, undecided_from=undecided_from)
         )
+        await require_in_progress(self._state.transactions, poll)
         transactions = self._state.transactions
-        holder = None if blocking_pointer is None else transactions.holder(blocking_pointer)
+        blocked_by = (
+            None if blocking_pointer is None else transactions.open_transaction_id(blocking_pointer)
+        )
         return Offsets(
             generation=record.generation,
             earliest=earliest,
             end=end,
-            blocked_by=holder,
-            prepared=None if holder is None else transactions.preparation(holder),
+            blocked_by=blocked_by,
+            prepared=None if blocked_by is None else transactions.preparation(blocked_by),
         )
 
     async def earliest(self, topic: TopicId) -> MessageId | None:
         """Where the live messages begin for a reader without a snapshot."""
         found, record = require_log(self._store, self._state, topic)
-        return await self._earliest(found, record, self._query(found, record, Poll(), 0, None))
+        return await self._earliest(
+            found, record, self._query(found, record, Poll(), BEGINNING, None)
+        )
 
     async def bounds(
         self, topics: Iterable[TopicId]
@@ -160,7 +161,7 @@ class TopicOffsets:
         for topic in topics:
             with suppress(TopicNotFoundError):
                 found, record = require_log(self._store, self._state, topic)
-                queries[topic] = self._query(found, record, Poll(), 0, None)
+                queries[topic] = self._query(found, record, Poll(), BEGINNING, None)
         ends = await self._store.read(
             lambda store: {topic: newest_id(store, query) for topic, query in queries.items()}
         )
@@ -174,9 +175,9 @@ class TopicOffsets:
         found, record = require_log(self._store, self._state, topic)
         if self._archive is None:
             return None
-        query = self._query(found, record, Poll(), 0, None)
+        query = self._query(found, record, Poll(), BEGINNING, None)
         bounds = await self._archive.bounds(found.id, record.generation, query)
-        return MessageId.from_int(bounds[0][0]) if bounds else None
+        return MessageId.from_bytes(bounds[0][0]) if bounds else None
 
     async def _earliest(self, topic: Topic, record: TopicRecord, query: Query) -> MessageId | None:
         """In steps of limited size, so that other reads get the thread in between."""
@@ -191,7 +192,7 @@ class TopicOffsets:
             if result.finished:
                 return None
             require_generation(topic, record.generation)
-            query = replace(query, start=int.from_bytes(result.next_id, "big") + 1)
+            query = replace(query, after=result.next_id)
 
     async def splits(
         self, topic: TopicId, *, start: MessageId | None, end: MessageId | None, count: int
@@ -199,12 +200,12 @@ class TopicOffsets:
         """The topic's generation, and parts of about equal size from `start`, exclusive, through
         `end`."""
         found, record = require_log(self._store, self._state, topic)
-        number = start_number(start, inclusive=False)
-        query = self._query(found, record, Poll(through=end), number, None)
+        after = start_after(start, inclusive=False)
+        query = self._query(found, record, Poll(through=end), after, None)
         before_log: list[MessageId] = []
-        if self._archive is not None and start is not None and number < first_live_number(query):
+        if self._archive is not None and start is not None and after < live_after(query):
             bounds = await self._archive.bounds(found.id, record.generation, query)
-            before_log = [MessageId.from_int(last) for _, last in bounds]
+            before_log = [MessageId.from_bytes(last) for _, last in bounds]
         cut = partial(splits_of, query=query, start=start, end=end, count=count)
         if before_log:
             cut = partial(_splits_with_archive, before_log, cut)
@@ -215,10 +216,10 @@ class TopicOffsets:
         topic: Topic,
         record: TopicRecord,
         poll: Poll,
-        number: int,
+        after: bytes,
         snapshot: Transaction | None,
     ) -> Query:
-        return query_of(self._state, self._settings, topic, record, poll, number, snapshot)
+        return query_of(self._state, self._settings, topic, record, poll, after, snapshot)
 
 
 def first_indexed(
@@ -233,11 +234,11 @@ def first_indexed(
     if poll.isolation is not Isolation.COMMITTED:
         return Offset(0, 0)
 
-    def is_held(entry: IndexedRange) -> bool:
+    def blocks(entry: IndexedRange) -> bool:
         is_here = entry.generation == generation
-        return is_here and visibility(entry.pointer, query.snapshot) is Verdict.HOLD
+        return is_here and visibility(entry.pointer, query.snapshot) is Verdict.BLOCK
 
-    return min((entry.first for entry in indexed if is_held(entry)), default=nothing)
+    return min((entry.first for entry in indexed if blocks(entry)), default=nothing)
 
 
 def decided_end(
@@ -268,7 +269,7 @@ def first_undecided(store: Store, query: Query, start: Offset) -> tuple[Offset, 
         with closing(store.scan(*keys)) as rows:
             for key, value in rows:
                 offset, row = offset_in(key), _decoded(key, value)
-                if row is None or _verdict(query, offset, row) is Verdict.HOLD:
+                if row is None or _verdict(query, offset, row) is Verdict.BLOCK:
                     return min(offset, end), row
     return end, None
 
@@ -342,43 +343,25 @@ def splits_of(
 ) -> list[Split]:
     """At most `count` adjacent parts, from `start`, exclusive, through `end` or the high-water
     mark; none if there is no row. The query has the same range. Raises: StoreError."""
-    last = min(query.high_water_mark, query.through.offset)
+    last = offset_in(query.last)
     first = _first_offset(store, query, last)
     if first is None:
         return []
     scale = _scale(store, query.prefix, first=first.to_int(), stop=last.to_int() + 1)
-    bounds = [MessageId.from_int((cut << _INNER_BITS) - 1) for cut in _cuts(scale, count)]
+    bounds = [MessageId.from_bytes(before_row(Offset.from_int(cut))) for cut in _cuts(scale, count)]
     starts, ends = [start, *bounds], [*bounds, end or past_group(query.high_water_mark)]
     return [Split(*each) for each in zip(starts, ends, strict=True)]
 
 
 def _first_offset(store: Store, query: Query, last: Offset) -> Offset | None:
     """The offset of the first row with a message in the range, or of one that may be damaged."""
-    number = first_number(query)
-    offset, inside = Offset.from_int(number >> _INNER_BITS), Offset.from_int(number & _INNER_MASK)
-    if offset > last:
-        return None
-    keys = message_key(query.prefix, offset), message_key(query.prefix, offset_after(last))
     try:
-        with closing(store.scan(*keys)) as rows:
-            for key, value in rows:
-                # The key of a damaged record that may begin in the range can be behind the range.
-                if offset_in(key) != offset or not _is_behind(key, value, inside):
-                    return min(offset_in(key), last)
-        with closing(scan_reporting_corruption(store, *keys)) as records:
-            deque(records, maxlen=0)  # raises if corruption may hide rows
-    except StoreDamagedError:
-        return offset  # a reader of this part gets the error
-    return None
-
-
-def _is_behind(key: bytes, value: bytes, inside: Offset) -> bool:
-    """Whether a start inside a row is behind the last message of the row."""
-    try:
-        group = MessageRow.from_bytes(key, value).reference
-    except DamagedRowError:
-        return False
-    return inside > (_NOTHING_INSIDE if group is None else group.last)
+        found = first_message(store, query)
+    except DamagedRecordError as error:
+        return min(MessageId.from_hex(str(error.members["id"])).offset, last)
+    if found.messages:
+        return offset_in(found.messages.last_id[:OFFSET_SIZE])
+    return None if found.caught_up else offset_in(found.next_id[:OFFSET_SIZE])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,14 +468,14 @@ def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 def routes(offsets: TopicOffsets) -> list[Route]:
     """The HTTP routes of offsets and splits."""
-    handlers = _Routes(offsets)
+    handlers = _OffsetRoutes(offsets)
     return [
-        Route("GET", f"{TOPIC_PATH}/offsets", handlers.offsets),
-        Route("GET", f"{TOPIC_PATH}/splits", handlers.splits),
+        Route(operations.GET_OFFSETS, handlers.offsets),
+        Route(operations.GET_SPLITS, handlers.splits),
     ]
 
 
-class _Routes:
+class _OffsetRoutes:
     def __init__(self, offsets: TopicOffsets) -> None:
         self._offsets = offsets
 
@@ -504,20 +487,11 @@ class _Routes:
         if isolation is not None and tx is not None:
             raise BadRequestError("give isolation or tx, not both")
         found = await self._offsets.offsets(topic, isolation=isolation or Isolation.ALL, tx=tx)
-        form: dict[str, object] = {
-            "generation": found.generation,
-            "earliest": found.earliest and found.earliest.hex(),
-            "end": found.end and found.end.hex(),
-            "blockedBy": None
-            if found.blocked_by is None
-            else json_forms.pointer_to_json(found.blocked_by),
-        }
-        if found.prepared is not None:
-            form["database"], form["preparedAt"] = found.prepared
+        body = offsets_body(found)
         if with_archive:
             first = await self._offsets.archived_from(topic)
-            form["archivedFrom"] = first and first.hex()
-        return json_reply(form)
+            body["archivedFrom"] = first and first.hex()
+        return json_reply(body)
 
     async def splits(self, request: Request) -> Reply:
         topic = topic_of(request, parameters={"start", "end", "n"})
@@ -529,8 +503,22 @@ class _Routes:
             raise BadRequestError(f"n is 1 to {SPLITS_COUNT_MAX} parts, not {shown(query['n'])}")
         start, end = (_maybe_id(query.get(name)) for name in ("start", "end"))
         generation, found = await self._offsets.splits(topic, start=start, end=end, count=count)
-        form = [{"start": part.start and part.start.hex(), "end": part.end.hex()} for part in found]
-        return json_reply({"generation": generation, "splits": form})
+        return json_reply({"generation": generation, "splits": [to_json(part) for part in found]})
+
+
+def offsets_body(found: Offsets) -> dict[str, object]:
+    """The JSON of the offsets of a topic."""
+    body: dict[str, object] = {
+        "generation": found.generation,
+        "earliest": found.earliest and found.earliest.hex(),
+        "end": found.end and found.end.hex(),
+        "blockedBy": None
+        if found.blocked_by is None
+        else json_bodies.pointer_to_json(found.blocked_by),
+    }
+    if found.prepared is not None:
+        body["database"], body["preparedAt"] = found.prepared
+    return body
 
 
 def _maybe_id(digits: str | None) -> MessageId | None:

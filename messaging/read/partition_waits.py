@@ -1,21 +1,31 @@
 """Long polls over several partitions: which of them have something to read (protocol §3.4)."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from messaging.read.poll import Poll, Polls, boolean, choice, tags_in, wait_in
-from messaging.storage.store_state import OpenStore, StoreState, require_topic
-from messaging.topics import TOPIC_PATH, Topic, topic_of
+from kernel.exchange import Reply, Request, Route, members_of, read_query, value_reply
+from messaging.log.store_state import OpenStore, StoreState, require_topic
+from messaging.log.topics import Topic, topic_of
+from messaging.model.parameters import boolean, choice, tags_in, wait_in
+from messaging.read.poll import Poll, Polls
+from tuff.protocol import operations
+from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import (
     BadRequestError,
     DamagedRecordError,
     TopicNotFoundError,
 )
-from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_object
-from tuff.protocol.ids import PARTITION_NUMBER_MAX, MessageId, TopicId
-from tuff.protocol.json_forms import shown
+from tuff.protocol.ids import (
+    PARTITION_NUMBER_MAX,
+    MessageId,
+    PartitionId,
+    TopicId,
+    check_name,
+    topic_id,
+)
+from tuff.protocol.json_bodies import check_object, shown, text_from_json
 from tuff.protocol.requests import Isolation
 
 LOOKS_COUNT_MAX = 16  # at partitions, some tens of µs each, before others have the event loop
@@ -40,25 +50,46 @@ class PartitionWaits:
         Raises: TopicNotFoundError, and as a poll.
         """
         base, _ = require_topic(self._store, self._state, topic.base)
+        polls = {topic.partition(number): _behind(poll, id) for number, id in after.items()}
+
+        def new() -> list[PartitionId]:
+            numbers = base.require_durable().partitions.readable if added else ()
+            return [topic.partition(each) for each in numbers if each > max(after)]
+
+        found = await self._readable(polls, poll.wait_s, base=base, new=new)
+        return [each.number for each in found]
+
+    async def readable_of(
+        self, polls: Mapping[PartitionId, Poll], *, wait_s: float
+    ) -> list[PartitionId]:
+        """The partitions in which this reader finds something, be it an error or that it does not
+        exist; none after `wait_s`."""
+        return await self._readable(polls, wait_s)
+
+    async def _readable(
+        self,
+        asked: Mapping[PartitionId, Poll],
+        wait_s: float,
+        *,
+        base: Topic | None = None,
+        new: Callable[[], list[PartitionId]] = list,
+    ) -> list[PartitionId]:
+        """`base` is woken when there may be `new` partitions."""
         loop, waiter = asyncio.get_running_loop(), asyncio.Event()
-        deadline_s = loop.time() + poll.wait_s
-        polls = {
-            number: replace(poll, start=id, inclusive=False, limit=1, wait_s=0.0)
-            for number, id in sorted(after.items())
-        }
+        deadline_s = loop.time() + wait_s
+        polls = dict(sorted(asked.items()))
         # Registered before the first look, so that no message is missed in between.
-        are_woken = {number: asyncio.Event() for number in polls}
-        watched = [(base, waiter), *self._watched(topic, are_woken, waiter)]
+        are_woken = {each: asyncio.Event() for each in polls}
+        watched = [*self._watched(are_woken, waiter)]
+        if base is not None:
+            watched.append((base, waiter))
         for each, event in watched:
             each.waiters[event] = None
         due = [*polls]
         try:
             while True:
                 waiter.clear()
-                found = await self._with_news(topic, due, polls, are_woken)
-                if added:
-                    numbers = base.require_durable().partitions.readable
-                    found += [each for each in numbers if each > max(after)]
+                found = await self._with_news(due, polls, are_woken) + new()
                 if found or self._polls.is_stopping or loop.time() >= deadline_s:
                     return found
                 await self._polls.wait_until(waiter, deadline_s)
@@ -70,58 +101,99 @@ class PartitionWaits:
                 each.waiters.pop(event, None)
 
     def _watched(
-        self, topic: TopicId, are_woken: Mapping[int, asyncio.Event], waiter: asyncio.Event
+        self, are_woken: Mapping[PartitionId, asyncio.Event], waiter: asyncio.Event
     ) -> Iterator[tuple[Topic, asyncio.Event]]:
         """The partitions, each with the events to set when it is woken."""
-        for number, is_woken in are_woken.items():
+        for partition, is_woken in are_woken.items():
             with suppress(TopicNotFoundError):
-                log = self._state.topics.find(topic.partition(number))
+                log = self._state.topics.find(partition)
                 yield from ((log, waiter), (log, is_woken))
 
     async def _with_news(
         self,
-        topic: TopicId,
-        due: Sequence[int],
-        polls: dict[int, Poll],
-        are_woken: Mapping[int, asyncio.Event],
-    ) -> list[int]:
+        due: Sequence[PartitionId],
+        polls: dict[PartitionId, Poll],
+        are_woken: Mapping[PartitionId, asyncio.Event],
+    ) -> list[PartitionId]:
         found = []
-        for count, number in enumerate(due, start=1):
-            are_woken[number].clear()
-            if await self._has_news(topic, number, polls):
-                found.append(number)
+        for count, partition in enumerate(due, start=1):
+            are_woken[partition].clear()
+            if await self._has_news(partition, polls):
+                found.append(partition)
             if count % LOOKS_COUNT_MAX == 0:
                 await asyncio.sleep(0)
         return found
 
-    async def _has_news(self, topic: TopicId, number: int, polls: dict[int, Poll]) -> bool:
+    async def _has_news(self, partition: PartitionId, polls: dict[PartitionId, Poll]) -> bool:
         """Look once; what is passed over is not read again."""
+        poll = polls[partition]
         try:
-            result = await self._polls.poll(topic.partition(number), polls[number])
+            result = await self._polls.poll(partition, poll)
         except (TopicNotFoundError, DamagedRecordError):
             return True
-        polls[number] = replace(polls[number], start=MessageId.from_bytes(result.next_id))
-        is_held = result.caught_up or result.blocked_by is not None
-        return bool(result.messages) or (polls[number].tags is not None and not is_held)
+        polls[partition] = replace(poll, start=MessageId.from_bytes(result.next_id))
+        is_at_end = result.caught_up or result.blocked_by is not None
+        return bool(result.messages) or (poll.tags is not None and not is_at_end)
 
 
 def routes(waits: PartitionWaits) -> list[Route]:
-    """The HTTP route."""
+    """The HTTP routes."""
 
     async def wait(request: Request) -> Reply:
         topic = topic_of(request, parameters=_PARAMETERS)
         query = dict(request.query)
-        poll = Poll(
-            isolation=choice(query, "isolation", Isolation) or Isolation.ALL,
-            wait_s=wait_in(query),
-            tags=tags_in(query),
-        )
-        body = read_object(request.body, request.content_type, members=("after",), what="the wait")
+        body = members_of(request, members=("after",), what="the wait")
         added = boolean(query.get("added", "false"), what="added")
+        poll = _poll(query, tags_in(query))
         found = await waits.readable(topic, _after(body.get("after")), poll, added=added)
-        return json_reply({"partitions": found})
+        return value_reply(request, {"partitions": found})
 
-    return [Route("POST", f"{TOPIC_PATH}/wait", wait)]
+    async def wait_for_topics(request: Request) -> Reply:
+        query = read_query(request.query, parameters=("isolation", "wait"))
+        namespace = check_name(request.parameters["ns"], what="namespace")
+        polls = {
+            partition: poll
+            for topic, member in topics_in(request).items()
+            for partition, poll in _polls_of(topic_id(namespace, topic), member, query)
+        }
+        found = await waits.readable_of(polls, wait_s=wait_in(query))
+        return value_reply(request, {"partitions": [each.name for each in found]})
+
+    return [
+        Route(operations.WAIT_FOR_PARTITIONS, wait),
+        Route(operations.WAIT_FOR_TOPICS, wait_for_topics),
+    ]
+
+
+def topics_in(request: Request) -> Mapping[str, object]:
+    """What the wait for several topics names, by their names. Raises: BadRequestError."""
+    body = members_of(request, members=("topics",), what="the wait")
+    found = body.get("topics")
+    if not isinstance(found, dict) or not found:
+        raise BadRequestError(
+            'topics names topics, as {"orders": {"after": {"0": "<id>"}}}, and not '
+            f"{shown(found)}"
+        )
+    return found
+
+
+def _polls_of(
+    topic: TopicId, member: object, query: Mapping[str, str]
+) -> Iterator[tuple[PartitionId, Poll]]:
+    member = check_object(member, members=("after", "tags"), what=f"the wait for {topic}")
+    tags = member.get("tags")
+    poll = _poll(query, tags_in({} if tags is None else {"tags": text_from_json(tags, "tags")}))
+    for number, id in _after(member.get("after")).items():
+        yield topic.partition(number), _behind(poll, id)
+
+
+def _poll(query: Mapping[str, str], tags: TagFilter | None) -> Poll:
+    isolation = choice(query, "isolation", Isolation) or Isolation.ALL
+    return Poll(isolation=isolation, wait_s=wait_in(query), tags=tags)
+
+
+def _behind(poll: Poll, id: MessageId) -> Poll:
+    return replace(poll, start=id, inclusive=False, limit=1, wait_s=0.0)
 
 
 def _after(value: object) -> dict[int, MessageId]:
@@ -129,7 +201,10 @@ def _after(value: object) -> dict[int, MessageId]:
         raise BadRequestError(
             f'after names partitions by number, as {{"0": "<id>"}}, and not {shown(value)}'
         )
-    return {_number(number): _id(number, id) for number, id in value.items()}
+    return {
+        _number(number): MessageId.from_hex(text_from_json(id, f"the id of partition {number}"))
+        for number, id in value.items()
+    }
 
 
 def _number(text: str) -> int:
@@ -137,9 +212,3 @@ def _number(text: str) -> int:
     if not is_number or int(text) > PARTITION_NUMBER_MAX:
         raise BadRequestError(f"{shown(text)} is no number of a partition")
     return int(text)
-
-
-def _id(number: str, value: object) -> MessageId:
-    if not isinstance(value, str):
-        raise BadRequestError(f"the id of partition {number} is a string, not {shown(value)}")
-    return MessageId.from_hex(value)

@@ -6,66 +6,67 @@ again each time it wakes. It registers for wake-ups before it reads, so that no 
 
 import asyncio
 import logging
-import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from messaging.read.messages import Messages, arrow_form
-from messaging.read.scan import ReadResult, read
-from messaging.read.visibility import (
-    LAST_NUMBER,
-    BlockingRow,
-    Query,
-    Undecided,
-    first_live_number,
-    first_number,
-    start_number,
-    time_in,
-)
-from messaging.settings import MessagingSettings
-from messaging.storage.rows import offset_after
-from messaging.storage.store_state import OpenStore, StoreState, require_log
-from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
-from messaging.transactions_interface import TransactionView
-from messaging.write.settle_and_mark import TransactionRows
-from tuff.log_events import event
-from tuff.protocol import avro, json_forms
-from tuff.protocol.attributes import TagFilter
-from tuff.protocol.errors import BadRequestError, DamagedRecordError, TransactionUnknownError
-from tuff.protocol.exchange import (
+from kernel.exchange import (
     BROWSE_TYPES,
     POLL_TYPES,
-    Form,
-    MediaType,
     Reply,
     Request,
     Route,
-    body_form,
-    reply_form,
+    body_encoding,
+    reply_encoding,
 )
-from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, TopicId, past_group
-from tuff.protocol.json_forms import shown
+from kernel.log_events import event
+from messaging.log.messages import NO_PAYLOAD, Messages, arrow_encoder
+from messaging.log.scan import ReadResult, read
+from messaging.log.store_state import OpenStore, StoreState, require_log
+from messaging.log.topics import Topic, TopicRecord, topic_of, topic_was_replaced
+from messaging.model.parameters import (
+    boolean,
+    choice,
+    start_from,
+    start_time,
+    tags_in,
+    transaction_named,
+    wait_in,
+    whole_digits,
+)
+from messaging.model.rows import OFFSET_SIZE, offset_after, offset_in, pack_offset
+from messaging.model.visibility import (
+    PAST_ALL,
+    BlockingRow,
+    Query,
+    Undecided,
+    first_offset_after,
+    id_before,
+    live_after,
+    read_after,
+    start_after,
+)
+from messaging.settings import MessagingSettings
+from messaging.transactions_interface import TransactionView
+from messaging.write.transaction_rows import TransactionRows
+from tuff.protocol import avro, json_bodies, operations
+from tuff.protocol.attributes import TagFilter
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
+from tuff.protocol.media_types import Encoding, MediaType
 from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveRead, ArchiveReader
 
-WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
 # Seconds that a poll without `wait` looks for a message with the right tags before it answers that
 # there may be more. Each scan of the store ends after `SCAN_ROWS_MAX` rows.
 FILTERED_READ_S = 1.0
 DAMAGES_LOGGED_MAX = 1_000  # damaged records; a store with more has one cause
-DIGITS_MAX = 100  # of a number in a query; its first ones are far beyond 64 bits by then
 log = logging.getLogger(__name__)
 
-Choice = TypeVar("Choice", bound=Enum)
-
-_SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through", "tags"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 
@@ -73,7 +74,7 @@ _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollResult:
     """What a read delivers. `next_id`, as an exclusive start, continues with exactly what this
-    reader has not received; `blocked_by` is the id of the transaction that holds it back, while
+    reader has not received; `blocked_by` is the id of the transaction that blocks it, while
     that is in progress, and `prepared` the database that decides it, and since when in ms.
     `archived`: they come from the archive of the topic."""
 
@@ -97,7 +98,8 @@ class Poll:
     """One read. `start`: a message id, a publish time in ms, or None for the oldest live message;
     `limit` None: as many as a reply holds; `transaction`: the snapshot to read in; `tx`: the
     transaction in progress whose snapshot to read in; `through`: the last id to deliver; `tags`:
-    which messages to deliver, None for all.
+    which messages to deliver, None for all; `live_at_ms`: deliver only what has not expired at this
+    time, in ms, which is later than now.
     """
 
     start: MessageId | int | None = None
@@ -110,10 +112,11 @@ class Poll:
     wait_s: float = 0.0
     through: MessageId | None = None
     tags: TagFilter | None = None
+    live_at_ms: int | None = None
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it reads in one snapshot however often it looks."""
+        """Whether the poll reads in one snapshot however often it looks."""
         return self.transaction is not None or self.tx is not None
 
 
@@ -138,18 +141,28 @@ class Polls:
         self._archive = archive
         self._observe = observe
         self.is_stopping = False
-        self.waiting_count = 0  # long polls that wait now
+        self.waiting_count = 0  # long polls, and requests for leases, that wait now
         self._damages: set[tuple[TopicId, str]] = set()
         self.damaged_reads = 0  # polls that were refused for a damaged record, since the start
 
     async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
         """Read, and wait up to `wait_s` if there is nothing yet."""
+        waiter = asyncio.Event()
+        waiters: dict[asyncio.Event, None] = {}
         try:
-            return await self._registered(topic, poll)
+            found, record = require_log(self._store, self._state, topic)
+            waiters = found.waiters
+            waiters[waiter] = None
+            if poll.tx is None:
+                return await self._until_found(found, topic, record.generation, poll, waiter)
+            with self._transaction_rows.reading_in(poll.tx, waiter):
+                return await self._until_found(found, topic, record.generation, poll, waiter)
         except DamagedRecordError as error:
             self.damaged_reads += 1
             self._log_damage(topic, error)
             raise
+        finally:
+            waiters.pop(waiter, None)
 
     def latest(self, topic: TopicId) -> MessageId:
         """An id behind everything published so far: as an exclusive start, it leads to what is
@@ -165,8 +178,8 @@ class Polls:
 
     async def load_arrow(self) -> None:
         """Load the encoder of Arrow replies. Raises: NotAcceptableError."""
-        if not arrow_form.cache_info().currsize:
-            await self._store.read(lambda _store: arrow_form())
+        if not arrow_encoder.cache_info().currsize:
+            await self._store.read(lambda _store: arrow_encoder())
 
     def _log_damage(self, topic: TopicId, error: DamagedRecordError) -> None:
         """One line for each damaged record that stops a reader, however often it reads there."""
@@ -176,36 +189,26 @@ class Polls:
             extra = event("damage_read", topic=topic, id=place[1])
             log.warning("a read of %s ends at a damaged record: %s", topic, error, extra=extra)
 
-    async def _registered(self, topic: TopicId, poll: Poll) -> PollResult:
-        found, record = require_log(self._store, self._state, topic)
-        waiter = asyncio.Event()
-        found.waiters[waiter] = None
-        try:
-            if poll.tx is None:
-                return await self._poll(found, topic, record.generation, poll, waiter)
-            with self._transaction_rows.reading_in(poll.tx, waiter):
-                return await self._poll(found, topic, record.generation, poll, waiter)
-        finally:
-            del found.waiters[waiter]
-
-    async def _poll(
+    async def _until_found(
         self, topic: Topic, named: TopicId, generation: int, poll: Poll, waiter: asyncio.Event
     ) -> PollResult:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + poll.wait_s
-        asked = number = start_number(poll.start, inclusive=poll.inclusive)
+        asked = after = start_after(poll.start, inclusive=poll.inclusive)
         live_from = Offset(0, 0)
         is_expired = was_caught_up = is_unfinished = False
         while True:
             waiter.clear()
             self._store.require_up()
             # The snapshot first and the rows second: a row that became durable in between is newer
-            # than the snapshot and holds the reader back, which otherwise would pass over it.
+            # than the snapshot and blocks the reader, which otherwise would pass over it.
             snapshot = await snapshot_for(self._state.transactions, poll)
-            query = _restarted(
-                self._query(topic, named, generation, poll, number, snapshot), asked, live_from
-            )
-            number, live_from = query.start, query.live_from
+            query = self._query(topic, named, generation, poll, after, snapshot)
+            if query.live_from < live_from:
+                # Messages that had expired are live again, by a longer time to live or a clock that
+                # was set back.
+                query, after = replace(query, after=asked), asked
+            live_from = query.live_from
             archived = (
                 await self._archive.read(topic.id, generation, query)
                 if self._archive is not None and _starts_in_archive(poll, query)
@@ -216,10 +219,8 @@ class Polls:
             if archived is not None and (archived.messages or archived.caught_up):
                 return _archived_result(generation, query, archived, is_expired=is_expired)
             # The store may be ahead of memory by a batch: a read that began there continues there.
-            result = None if is_unfinished else self._state.tail_cache.read(query)
-            if result is None:
-                result = await self._read_store(topic, query)
-            number = max(number, int.from_bytes(result.next_id, "big") + 1)
+            result = await self._read(topic, query, poll, waiter, may_be_cached=not is_unfinished)
+            after = max(after, result.next_id)
             was_caught_up = result.caught_up
             is_unfinished = not result.finished and not result.messages
             if is_unfinished and not self._is_given_up(poll, deadline_s=deadline_s):
@@ -245,20 +246,29 @@ class Polls:
         named: TopicId,
         generation: int,
         poll: Poll,
-        number: int,
+        after: bytes,
         snapshot: Transaction | None,
     ) -> Query:
         record = require_generation(topic, generation)
         record.require_one_log(named)  # it may have got a second partition meanwhile
-        return query_of(self._state, self._settings, topic, record, poll, number, snapshot)
+        return query_of(self._state, self._settings, topic, record, poll, after, snapshot)
+
+    async def _read(
+        self, topic: Topic, query: Query, poll: Poll, waiter: asyncio.Event, *, may_be_cached: bool
+    ) -> ReadResult:
+        result = self._state.tail_cache.read(query) if may_be_cached else None
+        if result is None:
+            result = await self._read_store(topic, query)
+        if waiter.is_set():
+            await require_in_progress(self._state.transactions, poll)
+        return result
 
     async def _read_store(self, topic: Topic, query: Query) -> ReadResult:
         result = await self._store.read(partial(read, query=query))
         if self._archive is not None and _is_overtaken(topic, query):
             # Retention may have removed messages of the range while it was read. The archive has
             # them now, or the reader is told that it missed them: it begins again.
-            before = MessageId.from_int(max(0, query.start - 1)).to_bytes()
-            return ReadResult(next_id=before, messages=Messages(), finished=False)
+            return ReadResult(next_id=query.after, messages=Messages(), finished=False)
         self._state.tail_cache.add_read(query, result)
         return result
 
@@ -270,22 +280,21 @@ class Polls:
 
     def _is_waiting_useless(self, poll: Poll, query: Query, result: ReadResult) -> bool:
         """Whether the poll is answered at once, since no message can come while it waits."""
-        through = query.through
-        if self.is_stopping or result.next_id >= through.to_bytes():
+        if self.is_stopping or result.next_id >= query.through:
             return True
-        if result.caught_up and through.offset <= query.high_water_mark:
+        if result.caught_up and query.through[:OFFSET_SIZE] <= pack_offset(*query.high_water_mark):
             return True
         if not poll.is_fixed or result.blocking_pointer is None:
             return False
-        # A transaction that ended and is still in the index: once its rows are marked, the reader
-        # continues.
+        # A transaction that ended and is still in the index: once its rows are rolled back, the
+        # reader continues.
         return not (
-            self._holder(result.blocking_pointer)
+            self._state.transactions.open_transaction_id(result.blocking_pointer)
             or self._state.index.ranges(result.blocking_pointer)
         )
 
     def _expires_in_s(self, topic: Topic, row: BlockingRow) -> float:
-        """In how many seconds this row expires, and no longer holds readers back. Nothing wakes the
+        """In how many seconds this row expires, and no longer blocks readers. Nothing wakes the
         reader then, since no transaction ends."""
         rule = topic.rule_of(topic.require_durable())
         expires_ms = rule.expires_ms(row.offset, own_ttl_s=row.ttl_s)
@@ -311,55 +320,58 @@ class Polls:
     def _is_expired(self, poll: Poll, query: Query, archived: "ArchiveRead | None") -> bool:
         """Whether messages may have expired that this reader has not received, neither from the log
         nor from the archive."""
-        if time_in(query.start) > query.live_from.timestamp_ms or (
+        first = first_offset_after(query.after)
+        if first >= pack_offset(*query.live_from) or (
             archived is not None and archived.is_complete
         ):
             return False  # the usual case
         start = poll.start
         if not (start.publish_timestamp_ms if isinstance(start, MessageId) else start):
             return False  # the beginning
-        number = MessageId.from_int(min(query.start, LAST_NUMBER))
-        if number.offset >= query.live_from:
-            return False
         if not isinstance(start, MessageId) or poll.inclusive:
             return True
         # A reply contained this id if it is right before a row, or that of a message which is a row
         # by itself. Such a reader missed nothing if no row was written before `live_from`.
-        at_row = MessageId(*number.offset)
-        if number.to_int() - at_row.to_int() > 1:
-            return True
-        unread = number.offset if number == at_row else offset_after(number.offset)
+        unread = offset_in(first)
+        if query.after.startswith(first):
+            if query.after != first + NO_PAYLOAD:
+                return True
+            unread = offset_after(unread)
         return self._state.idle_intervals.may_contain_rows(unread, stop=query.live_from)
 
     def _result(self, generation: int, result: ReadResult, *, is_expired: bool) -> PollResult:
-        holder = self._holder(result.blocking_pointer)
+        blocked_by = prepared = None
+        if result.blocking_row is not None:
+            transactions = self._state.transactions
+            blocked_by = transactions.open_transaction_id(result.blocking_row.pointer)
+            prepared = None if blocked_by is None else transactions.preparation(blocked_by)
         return PollResult(
             messages=result.messages,
             generation=generation,
             next_id=result.next_id,
             caught_up=result.caught_up,
-            blocked_by=holder,
+            blocked_by=blocked_by,
             expired=is_expired,
-            prepared=None if holder is None else self._state.transactions.preparation(holder),
+            prepared=prepared,
         )
-
-    def _holder(self, pointer: int | None) -> int | None:
-        return None if pointer is None else self._state.transactions.holder(pointer)
 
 
 def _starts_in_archive(poll: Poll, query: Query) -> bool:
     """Whether a read asks for messages before the log. One without a start begins with the log. One
     in a fixed snapshot can't continue in the archive, which does not have the transaction of a
-    message. One with tags does not: older files lack them."""
+    message. One with tags does not: older files lack them. What has expired by the time that a read
+    names is not looked up there, either."""
+    if poll.live_at_ms is not None:
+        return False
     if poll.start is None or poll.is_fixed or poll.tags is not None:
         return False
-    return query.start < first_live_number(query)
+    return query.after < live_after(query)
 
 
 def _is_overtaken(topic: Topic, query: Query) -> bool:
     """Whether the log begins behind the first message that the query could deliver by now."""
     record = topic.durable
-    return record is not None and record.log_start.to_int() > first_number(query)
+    return record is not None and id_before(record.log_start.to_bytes()) > read_after(query)
 
 
 def _archived_result(
@@ -369,7 +381,7 @@ def _archived_result(
     return PollResult(
         messages=messages,
         generation=generation,
-        next_id=messages.last_id if messages else query.through.to_bytes(),
+        next_id=messages.last_id if messages else query.through,
         caught_up=archived.caught_up,
         blocked_by=None,
         expired=is_expired,
@@ -383,16 +395,16 @@ def query_of(
     topic: Topic,
     record: TopicRecord,
     poll: Poll,
-    number: int,
+    after: bytes,
     snapshot: Transaction | None,
 ) -> Query:
-    """The query of a poll from the id with this number on, as of now, in its snapshot."""
+    """The query of a poll behind this id, as of now, in its snapshot."""
     limit_max = settings.poll_limit_max
-    now_ms = state.expiry_ms()
+    now_ms = max(state.expiry_ms(), poll.live_at_ms or 0)
     return Query(
         prefix=topic.prefix(record.generation),
-        start=number,
-        through=poll.through or LAST_ID,
+        after=after,
+        through=PAST_ALL if poll.through is None else poll.through.to_bytes(),
         high_water_mark=state.high_water_mark,
         log_start=record.log_start,
         live_from=topic.rule_of(record).live_from(now_ms=now_ms),
@@ -423,40 +435,44 @@ async def snapshot_for(transactions: TransactionView, poll: Poll) -> Transaction
     return await transactions.snapshot() if poll.isolation is Isolation.COMMITTED else None
 
 
-def _restarted(query: Query, asked: int, live_from: Offset) -> Query:
-    """The query from the start of the poll, if messages that had expired at its last read may be
-    live again: by a longer time to live, or a clock that was set back."""
-    return replace(query, start=asked) if query.live_from < live_from else query
+async def require_in_progress(transactions: TransactionView, poll: Poll) -> None:
+    """Refuse what was read in a transaction that ended meanwhile: its rows may have been rolled
+    back before they were read, and the reader would miss its own messages.
+
+    Raises: as `TransactionView.snapshot_of`.
+    """
+    if poll.tx is not None:
+        await transactions.snapshot_of(poll.tx)
 
 
 def routes(polls: Polls) -> list[Route]:
     """The HTTP routes of poll and browse."""
-    handlers = _Routes(polls)
+    handlers = _PollRoutes(polls)
     return [
-        Route("POST", f"{TOPIC_PATH}/poll", handlers.poll),
-        Route("GET", f"{TOPIC_PATH}/messages", handlers.browse),
+        Route(operations.POLL, handlers.poll),
+        Route(operations.BROWSE, handlers.browse),
     ]
 
 
-class _Routes:
+class _PollRoutes:
     def __init__(self, polls: Polls) -> None:
         self._polls = polls
 
     async def poll(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_READ_PARAMETERS)
         body = request.body
-        asked_in = body_form(request.content_type, body).media_type
+        asked_in = body_encoding(request.content_type, body).media_type
         if asked_in is MediaType.AVRO:
             consume = avro.decode_consume_request(body)
         else:
-            consume = json_forms.consume_request_from_json(request.value())
-        poll = _poll(dict(request.query), consume)
+            consume = json_bodies.consume_request_from_json(request.value())
+        poll = _poll_of(dict(request.query), consume)
         if request.members is not None:
             asked_in = MediaType.AVRO  # a session has no JSON
-        form = reply_form(request.accept, asked_in=asked_in, offered=POLL_TYPES)
-        if form.media_type is MediaType.ARROW:
+        encoding = reply_encoding(request.accept, asked_in=asked_in, offered=POLL_TYPES)
+        if encoding.media_type is MediaType.ARROW:
             await self._polls.load_arrow()
-        return _polled(await self._polls.poll(topic, poll), form)
+        return _polled(await self._polls.poll(topic, poll), encoding)
 
     async def browse(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_BROWSE_PARAMETERS)
@@ -466,9 +482,9 @@ class _Routes:
             inclusive=boolean(query.get("inclusive", "true"), what="inclusive"),
             limit=None if limit is None else whole_digits(limit, what="limit"),
         )
-        poll = _poll(query, consume)
-        form = reply_form(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
-        if form.media_type is MediaType.ARROW:
+        poll = _poll_of(query, consume)
+        encoding = reply_encoding(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
+        if encoding.media_type is MediaType.ARROW:
             await self._polls.load_arrow()
         start = query.get("from", "earliest")
         if start == "latest":
@@ -477,12 +493,12 @@ class _Routes:
             result = await self._polls.poll(topic, replace(poll, start=newest, inclusive=False))
         else:
             result = await self._polls.poll(topic, replace(poll, start=start_from(start)))
-        return _polled(result, form)
+        return _polled(result, encoding)
 
 
-def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
+def _poll_of(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
     isolation, tx = choice(query, "isolation", Isolation), transaction_named(query)
-    if sum(given is not None for given in (isolation, tx, consume.transaction)) > 1:
+    if (isolation, tx, consume.transaction).count(None) < 2:
         raise BadRequestError("give at most one of isolation, tx and a transaction in the body")
     undecided = choice(query, "undecided", Undecided) or Undecided.HOLD
     if undecided is Undecided.SKIP and tx is None and consume.transaction is None:
@@ -508,13 +524,13 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
     )
 
 
-def _polled(result: PollResult, form: Form) -> Reply:
+def _polled(result: PollResult, encoding: Encoding) -> Reply:
     headers: tuple[tuple[str, str], ...] = (
         ("Tuff-Next", result.next_id.hex()),
         ("Tuff-Caught-Up", "true" if result.caught_up else "false"),
     )
     if result.blocked_by is not None:
-        headers += (("Tuff-Blocked-By", json_forms.pointer_to_json(result.blocked_by)),)
+        headers += (("Tuff-Blocked-By", json_bodies.pointer_to_json(result.blocked_by)),)
     if result.prepared is not None:
         database, at_ms = result.prepared
         headers += (("Tuff-Blocked-Database", database), ("Tuff-Blocked-Since", str(at_ms)))
@@ -522,97 +538,5 @@ def _polled(result: PollResult, form: Form) -> Reply:
         headers += (("Tuff-Expired", "true"),)
     if result.archived:
         headers += (("Tuff-Archive", "true"),)
-    body = result.messages.encoded(form, generation=result.generation)
-    return Reply(200, form.content_type, body, headers)
-
-
-def choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:
-    text = query.get(name)
-    if text is None:
-        return None
-    try:
-        return kind(text)
-    except ValueError:
-        known = " or ".join(choice.value for choice in kind)
-        raise BadRequestError(f"{name} is {known}, not {shown(text)}") from None
-
-
-def transaction_named(query: Mapping[str, str]) -> int | None:
-    text = query.get("tx")
-    if text is None:
-        return None
-    try:
-        return json_forms.pointer_from_json(text, what="tx")
-    except BadRequestError:
-        raise TransactionUnknownError(f"there is no transaction {shown(text)}") from None
-
-
-def tags_in(query: Mapping[str, str]) -> TagFilter | None:
-    tags = query.get("tags")
-    return None if tags is None else TagFilter.parse(tags)
-
-
-def wait_in(query: Mapping[str, str]) -> float:
-    """The seconds that the parameter `wait` names, 0 without it. Raises: BadRequestError."""
-    text = query.get("wait")
-    if text is None:
-        return 0.0
-    wait_s = float(text) if _SECONDS.fullmatch(text) else math.nan
-    if not 0 <= wait_s <= WAIT_S_MAX:
-        raise BadRequestError(f"wait is 0 to {WAIT_S_MAX:.0f} seconds, not {shown(text)}")
-    return wait_s
-
-
-def boolean(text: str, *, what: str) -> bool:
-    if text not in ("true", "false"):
-        raise BadRequestError(f"{what} is true or false, not {shown(text)}")
-    return text == "true"
-
-
-def id_or_time_from(value: object, *, what: str) -> MessageId | int:
-    """A message id or a publish time in ms, as a JSON body names it.
-
-    Raises:
-        BadRequestError (its kinds): it is neither.
-    """
-    if isinstance(value, str):
-        return MessageId.from_hex(value)
-    return start_time(json_forms.clamped_number(value, what=what))
-
-
-def start_from(text: str) -> MessageId | int | None:
-    """The start that `from` of a browse names, None for the oldest live message.
-
-    Raises:
-        BadRequestError (its kinds): it names none.
-    """
-    if text == "earliest":
-        return None
-    if len(text) == 2 * MESSAGE_ID_SIZE:
-        return MessageId.from_hex(text)
-    if text.removeprefix("-").isdigit():
-        return start_time(whole_digits(text, what="from"))
-    try:
-        time_ms = json_forms.time_ms_from_iso(text)
-    except ValueError:
-        plus = ", in which + is written %2B, as a plain + means a space" if " " in text else ""
-        raise BadRequestError(
-            "from is earliest, latest, a message id in hex, ms since the epoch, or an ISO 8601 "
-            f"time{plus}, not {shown(text)}"
-        ) from None
-    return start_time(time_ms)
-
-
-def start_time(timestamp_ms: int) -> int:
-    """Raises: BadRequestError: before the epoch."""
-    if timestamp_ms < 0:
-        raise BadRequestError(f"a publish time is 0 or more ms, not {timestamp_ms}")
-    return timestamp_ms
-
-
-def whole_digits(text: str, *, what: str) -> int:
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()):
-        raise BadRequestError(f"{what} is a whole number, not {shown(text)}")
-    # Python reads no more than 4,300 digits.
-    return json_forms.clamped_number(int(text[:DIGITS_MAX]), what=what)
+    body = result.messages.encoded(encoding, generation=result.generation)
+    return Reply(200, encoding.content_type, body, headers)

@@ -10,13 +10,20 @@ If region observers do this work, a pass gives them the state by which they deci
 row but delayed ones, which they do not see.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from messaging.retention.expiry import (
+from kernel.log_events import event
+from messaging.engines.engine import StoreDamagedError
+from messaging.engines.store import Store
+from messaging.log.region_observers import RegionObservers
+from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.topics import Topic, with_log_start
+from messaging.model.expiry import (
     Decision,
     RetainedRow,
     RetentionState,
@@ -24,10 +31,8 @@ from messaging.retention.expiry import (
     TopicRule,
     decide,
 )
-from messaging.retention.region_observers import RegionObservers
-from messaging.storage.engine import Store, StoreDamagedError
-from messaging.storage.packed_rows import is_packed, require_packed, row_count, scan_records
-from messaging.storage.rows import (
+from messaging.model.packed_rows import is_packed, require_packed, row_count
+from messaging.model.rows import (
     DELAYED,
     MESSAGES,
     OFFSET_SIZE,
@@ -46,12 +51,11 @@ from messaging.storage.rows import (
     row_prefix,
     topic_bytes,
 )
-from messaging.storage.store_state import OpenStore, StoreState
+from messaging.retention.compaction import Compaction, Freed
 from messaging.topic_changes import TopicChanges
-from messaging.topics import Topic, TopicRecord, with_log_start
-from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
-from messaging.write.settle_and_mark import TransactionRows
-from tuff.log_events import event
+from messaging.write.group_commit import GroupCommitter, Write
+from messaging.write.transaction_rows import TransactionRows
+from messaging.write.write_batch import WriteBatch
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.pointer_list import VisibilityState
@@ -73,7 +77,7 @@ class PassResult:
     damaged_count: int
 
 
-_Range = tuple[bytes, bytes]  # start <= key < stop
+_KeyRange = tuple[bytes, bytes]  # start <= key < stop
 
 
 @dataclass(slots=True)
@@ -95,7 +99,7 @@ class _Chunk:
     inversions: list[tuple[int, bytes, Offset]] = field(default_factory=list)
     log_starts: dict[Topic, tuple[int, Offset]] = field(default_factory=dict)  # with the generation
     damaged: list[bytes] = field(default_factory=list)
-    left: list[_Range] = field(default_factory=list)
+    left: list[_KeyRange] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -128,6 +132,7 @@ class RetentionCleaner:
         transaction_rows: TransactionRows,
         topics: TopicChanges,
         observers: RegionObservers | None,
+        compaction: Compaction,
     ) -> None:
         self._store = store
         self._state = state
@@ -135,7 +140,12 @@ class RetentionCleaner:
         self._transaction_rows = transaction_rows
         self._topics = topics
         self._observers = observers
+        self._compaction = compaction
         self._cursor = MESSAGES
+        # Topics in which rows were deleted since their tables were compacted; None: all.
+        self._to_compact: set[bytes] | None = None
+        self._freed = Freed(0, is_complete=True)  # by the last pass
+        self._one_pass = asyncio.Lock()  # a requested pass waits for the one under way
         self._swept_generations: dict[TopicId, int] = {}
 
     async def run_pass(self) -> PassResult:
@@ -144,9 +154,23 @@ class RetentionCleaner:
         Raises:
             UnavailableError (its kinds): the store can't be read or written now.
         """
+        async with self._one_pass:
+            return await self._run_pass(is_urgent=self._committer.lack_of_space is not None)
+
+    async def run_requested_pass(self) -> Freed:
+        """One pass that looks at all that was ever deleted, and compacts small ranges, too; what it
+        freed. Raises: as `run_pass`."""
+        async with self._one_pass:
+            self._to_compact = None
+            self._freed = Freed(0, is_complete=False)
+            await self._run_pass(is_urgent=True)
+            return self._freed
+
+    async def _run_pass(self, *, is_urgent: bool) -> PassResult:
         self._store.require_up()
+        await self._committer.require_space_to_delete()
         state = await self._state.transactions.visibility_state()
-        await self._mark_invalid(state)
+        await self._roll_back_invalid(state)
         rules = self._rules(state)
         chunks = []
         if self._observers is None:
@@ -158,6 +182,7 @@ class RetentionCleaner:
         await self._record(rules, state)
         if rules.may_delete and self._state.may_delete():
             await self._topics.delete_emptied()
+            await self._compact(rules, chunks, is_urgent=is_urgent)
         damaged = [key for chunk in chunks for key in chunk.damaged]
         if damaged:
             first = damaged[0].hex()
@@ -171,15 +196,29 @@ class RetentionCleaner:
             damaged_count=len(damaged),
         )
 
-    async def _mark_invalid(self, state: VisibilityState | None) -> None:
+    async def _compact(self, rules: _Rules, chunks: Sequence[_Chunk], *, is_urgent: bool) -> None:
+        """Free the space of rows that this pass and those before it deleted."""
+        if self._to_compact is not None:
+            self._to_compact |= {row_prefix(key)[:-4] for chunk in chunks for key in chunk.deletes}
+        ranges = [
+            each
+            for name, (topic, rule) in rules.topics.items()
+            if self._to_compact is None or name in self._to_compact
+            for each in _deleted_ranges(topic, rule, now_ms=rules.state.now_ms)
+        ]
+        self._freed = await self._compaction.free(ranges, is_urgent=is_urgent)
+        if self._freed.is_complete:
+            self._to_compact = set()
+
+    async def _roll_back_invalid(self, state: VisibilityState | None) -> None:
         if state is None:
             return
         invalid = [each for each in self._state.index.pointers() if each in state.invalid]
         try:
-            await self._transaction_rows.mark_rolled_back(invalid)
+            await self._transaction_rows.roll_back(invalid)
         except UnavailableError as error:
             log.warning(
-                "%s still to be marked: %s", counted(len(invalid), "invalid pointer"), error
+                "%s still to be rolled back: %s", counted(len(invalid), "invalid pointer"), error
             )
 
     def _rules(self, state: VisibilityState | None) -> _Rules:
@@ -188,10 +227,9 @@ class RetentionCleaner:
         in_progress = frozenset(
             (*self._state.index.pointers(), *(state.in_progress if state else ()))
         )
-        first_aside = self._state.index.first_aside()
         return _Rules(
             topics={
-                topic_bytes(topic.id): (topic, _rule_of(topic, topic.durable, first_aside))
+                topic_bytes(topic.id): (topic, topic.rule_of(topic.durable))
                 for topic in self._state.topics
                 if topic.durable is not None
             },
@@ -227,7 +265,7 @@ class RetentionCleaner:
             for topic, rule in rules.topics.values():
                 self._swept_generations[topic.id] = _first_kept(rule)
 
-    def _patrol_ranges(self, rules: _Rules) -> tuple[list[_Range], bytes]:
+    def _patrol_ranges(self, rules: _Rules) -> tuple[list[_KeyRange], bytes]:
         """The keys that the patrol reads from the cursor on, and where it continues behind them."""
         if not self._state.topics.is_shared:
             return [(self._cursor, ROWS_STOP)], MESSAGES
@@ -243,7 +281,7 @@ class RetentionCleaner:
         return ranges[:PATROL_SCANS_MAX], behind
 
     async def _chunks_of(
-        self, ranges: list[_Range], rules: _Rules, patrol_start: _PatrolStart | None = None
+        self, ranges: list[_KeyRange], rules: _Rules, patrol_start: _PatrolStart | None = None
     ) -> AsyncIterator[_Chunk]:
         look = partial(_scan_chunk, rules=rules, patrol_start=patrol_start or _PatrolStart())
         while ranges:
@@ -255,7 +293,7 @@ class RetentionCleaner:
             ranges = chunk.left
             yield chunk
 
-    def _older_rows(self, rules: _Rules, tables: Sequence[bytes]) -> Iterator[_Range]:
+    def _older_rows(self, rules: _Rules, tables: Sequence[bytes]) -> Iterator[_KeyRange]:
         """The keys of all deleted generations that were not swept yet."""
         for topic, rule in rules.topics.values():
             first = self._swept_generations.get(topic.id, 0)
@@ -290,19 +328,6 @@ class RetentionCleaner:
             await self._committer.submit(Write(WriteBatch.force, internal=True))
 
 
-def _rule_of(
-    topic: Topic, record: TopicRecord, first_aside: Mapping[tuple[TopicId, int], Offset]
-) -> TopicRule:
-    """The rule of a topic. The log start of a delayed log passes the messages of prepared
-    transactions that were set aside; they stay until these are resolved, as a commit delays them.
-    """
-    rule = topic.rule_of(record)
-    first = first_aside.get((topic.id, rule.generation))
-    if first is None or not topic.id.is_delayed_log:
-        return rule
-    return replace(rule, log_start=min(rule.log_start, first))
-
-
 def _observed_topics(rules: _Rules) -> dict[bytes, TopicRule]:
     """The rules for region observers, by the prefix of the topics' keys."""
     # A topic with a change that is still being written is left out, and so its messages are kept: a
@@ -332,7 +357,7 @@ def _first_kept(rule: TopicRule) -> int:
     return abs(rule.generation) + (rule.generation < 0)
 
 
-def _expired_rows(rules: _Rules) -> Iterator[_Range]:
+def _expired_rows(rules: _Rules) -> Iterator[_KeyRange]:
     """The keys of messages that have expired by the topic's time to live, or are before its log
     start."""
     for topic, rule in rules.topics.values():
@@ -342,15 +367,26 @@ def _expired_rows(rules: _Rules) -> Iterator[_Range]:
             yield MESSAGES + prefix, message_key(prefix, max(live_from, rule.log_start))
 
 
+def _deleted_ranges(topic: Topic, rule: TopicRule, *, now_ms: int) -> Iterator[_KeyRange]:
+    """The keys of deleted generations, and of messages that have expired or are before the log
+    start."""
+    for table in (DELAYED, MESSAGES, PAYLOADS):
+        yield table + prefix_of(topic.id, 0), table + prefix_of(topic.id, _first_kept(rule))
+    if rule.generation > 0:
+        prefix = prefix_of(topic.id, rule.generation)
+        first = max(rule.live_from(now_ms=now_ms), rule.log_start)
+        yield MESSAGES + prefix, message_key(prefix, first)
+
+
 def _scan_chunk(
-    store: Store, *, ranges: list[_Range], rules: _Rules, patrol_start: _PatrolStart
+    store: Store, *, ranges: list[_KeyRange], rules: _Rules, patrol_start: _PatrolStart
 ) -> _Chunk:
     """Decide about the rows in these ranges, up to `CHUNK_ROWS_MAX`. Blocks."""
     chunk = _Chunk()
     seen_count = 0
     for index, (start, stop) in enumerate(ranges):
         try:
-            with closing(scan_records(store, start, stop)) as records:
+            with closing(store.records(start, stop)) as records:
                 for key, value in records:
                     if seen_count >= CHUNK_ROWS_MAX:
                         chunk.left = [(key, stop), *ranges[index + 1 :]]

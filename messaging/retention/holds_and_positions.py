@@ -4,19 +4,24 @@ A hold keeps messages from the topic's time to live until it expires. A position
 stored offset; it keeps nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
+from kernel.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
+from messaging.log.store_state import OpenStore, StoreState, require_log
+from messaging.log.topics import Topic, TopicRecord, live_holds, topic_of
+from messaging.model.parameters import id_or_time_from
+from messaging.model.rows import HOLDS, POSITIONS, Hold, Position, named_row_key
+from messaging.model.visibility import BEGINNING, Query, first_id
+from messaging.read.counts import MessageCount, MessageCounts
 from messaging.read.offsets_and_splits import first_live, newest_id
-from messaging.read.poll import Poll, id_or_time_from, query_of
-from messaging.read.visibility import LAST_NUMBER, Query, start_number
+from messaging.read.poll import Poll, query_of
 from messaging.settings import MessagingSettings
-from messaging.storage.rows import HOLDS, POSITIONS, Hold, Position, named_row_key
-from messaging.storage.store_state import OpenStore, StoreState, require_log
-from messaging.topics import TOPIC_PATH, Topic, TopicRecord, live_holds, topic_of
-from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
+from messaging.write.group_commit import GroupCommitter, Write
+from messaging.write.write_batch import WriteBatch
+from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
     HoldNotFoundError,
@@ -24,9 +29,8 @@ from tuff.protocol.errors import (
     TooManyHoldsError,
     TooManyPositionsError,
 )
-from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
 from tuff.protocol.ids import MessageId, TopicId, check_name
-from tuff.protocol.json_forms import shown
+from tuff.protocol.json_bodies import shown
 
 HOLDS_COUNT_MAX = 100  # of a topic; every read checks all of them
 POSITIONS_COUNT_MAX = 1_000  # of a topic; a page of them is one reply
@@ -35,13 +39,14 @@ POSITIONS_COUNT_MAX = 1_000  # of a topic; a page of them is one reply
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionLag:
     """The lag of a named position behind the end of its topic: ms between their publish times, 0 at
-    the end or if the topic has no live message. A position before the oldest live message counts as
-    that message."""
+    the end or if no message behind it can be read. A position before the oldest live message counts
+    as that message. `unread`: the messages behind it."""
 
     topic: TopicId
     name: str
     behind_ms: int
     updated_at_ms: int
+    unread: MessageCount
 
 
 def behind_ms(position: MessageId, *, end: MessageId | None, live_from_ms: int) -> int:
@@ -109,10 +114,12 @@ class HoldsAndPositions:
         state: StoreState,
         committer: GroupCommitter,
         settings: MessagingSettings,
+        counts: MessageCounts,
     ) -> None:
+        self.counts = counts
         self._settings = settings
         self.hold_max_s = settings.hold_max_s
-        self._kept_ms_max = round(settings.held_s_max * 1000)  # of a message, with all holds
+        self._kept_ms_max = round(settings.kept_s_max * 1000)  # of a message, with all holds
         self._store = store
         self._state = state
         self._committer = committer
@@ -125,14 +132,13 @@ class HoldsAndPositions:
         Raises: TopicNotFoundError, TooManyHoldsError.
         """
         found = require_log(self._store, self._state, topic)[0]
-        offset = MessageId.from_int(min(start_number(first, inclusive=True), LAST_NUMBER))
 
         def build(batch: WriteBatch) -> Hold:
             before = found.require_decided()
             record = with_hold(
                 before,
                 name,
-                offset,
+                first_id(first),
                 max_age_ms=max_age_ms,
                 kept_ms_max=self._kept_ms_max,
                 now_ms=self._state.expiry_ms(),
@@ -168,16 +174,17 @@ class HoldsAndPositions:
             batch.delete(named_row_key(HOLDS, found.prefix(record.generation), name))
             self._change_holds(batch, found, replace(record, holds=rest))
 
-        await self._committer.submit(Write(build))
+        await self._committer.submit_making_room(build)
 
     async def set_position(
         self, topic: TopicId, name: str, position: MessageId
     ) -> tuple[int, Position]:
         """Record how far a consumer has read; returns the topic's generation and the position.
 
-        Raises: TopicNotFoundError, TooManyPositionsError.
+        Raises: FuturePositionError, TopicNotFoundError, TooManyPositionsError.
         """
         found = require_log(self._store, self._state, topic)[0]
+        self._state.require_past(position)
 
         def build(batch: WriteBatch) -> tuple[int, Position]:
             before = found.require_decided()
@@ -232,19 +239,38 @@ class HoldsAndPositions:
         ends = await self._store.read(
             lambda store: {each: newest_id(store, query) for each, query in topics.items()}
         )
-        return [
-            PositionLag(
-                topic=topic.id,
-                name=name,
-                behind_ms=behind_ms(
-                    record.positions[name].position,
-                    live_from_ms=first_live(topics[topic.id]).timestamp_ms,
-                    end=ends[topic.id],
-                ),
-                updated_at_ms=record.positions[name].updated_at_ms,
+        found = []
+        unread = await self._unread(shown)
+        for topic, record, name in shown:
+            count = unread[topic.id, name]
+            position = record.positions[name]
+            lag_ms = behind_ms(
+                position.position,
+                live_from_ms=first_live(topics[topic.id]).timestamp_ms,
+                end=ends[topic.id],
             )
-            for topic, record, name in shown
+            found.append(
+                PositionLag(
+                    topic=topic.id,
+                    name=name,
+                    behind_ms=lag_ms if count.count or count.is_lower_bound else 0,
+                    updated_at_ms=position.updated_at_ms,
+                    unread=count,
+                )
+            )
+        return found
+
+    async def _unread(
+        self, positions: Sequence[tuple[Topic, TopicRecord, str]]
+    ) -> dict[tuple[TopicId, str], MessageCount]:
+        """The messages behind each position; none behind those of a topic that was deleted."""
+        afters = [
+            (topic.id, name, record.positions[name].position) for topic, record, name in positions
         ]
+        counts = await self.counts.counts_of([(topic, after) for topic, _, after in afters])
+        return {
+            (topic, name): count for (topic, name, _), count in zip(afters, counts, strict=True)
+        }
 
     def _positions(self) -> list[tuple[Topic, TopicRecord, str]]:
         """Every named position, by topic and name."""
@@ -259,7 +285,7 @@ class HoldsAndPositions:
         ]
 
     def _query(self, topic: Topic, record: TopicRecord) -> Query:
-        return query_of(self._state, self._settings, topic, record, Poll(), 0, None)
+        return query_of(self._state, self._settings, topic, record, Poll(), BEGINNING, None)
 
     def _change_holds(self, batch: WriteBatch, topic: Topic, record: TopicRecord) -> None:
         batch.change_record(topic, record)
@@ -273,26 +299,25 @@ def _no_position(topic: TopicId, name: str) -> PositionNotFoundError:
 
 def routes(holds_and_positions: HoldsAndPositions) -> list[Route]:
     """The HTTP routes of holds and positions."""
-    handlers = _Routes(holds_and_positions)
-    hold, position = f"{TOPIC_PATH}/holds/{{name}}", f"{TOPIC_PATH}/positions/{{name}}"
+    handlers = _HoldRoutes(holds_and_positions)
     return [
-        Route("GET", f"{TOPIC_PATH}/holds", handlers.holds),
-        Route("PUT", hold, handlers.hold),
-        Route("DELETE", hold, handlers.release),
-        Route("GET", f"{TOPIC_PATH}/positions", handlers.positions),
-        Route("GET", position, handlers.position),
-        Route("PUT", position, handlers.set_position),
-        Route("DELETE", position, handlers.delete_position),
+        Route(operations.LIST_HOLDS, handlers.holds),
+        Route(operations.SET_HOLD, handlers.hold),
+        Route(operations.DELETE_HOLD, handlers.release),
+        Route(operations.LIST_POSITIONS, handlers.positions),
+        Route(operations.GET_POSITION, handlers.position),
+        Route(operations.SET_POSITION, handlers.set_position),
+        Route(operations.DELETE_POSITION, handlers.delete_position),
     ]
 
 
-class _Routes:
+class _HoldRoutes:
     def __init__(self, holds_and_positions: HoldsAndPositions) -> None:
-        self._held = holds_and_positions
+        self._component = holds_and_positions
 
     async def holds(self, request: Request) -> Reply:
-        found = self._held.holds(topic_of(request))
-        return json_reply({"holds": [_hold_form(*each) for each in found.items()]})
+        found = self._component.holds(topic_of(request))
+        return json_reply({"holds": [hold_body(*each) for each in found.items()]})
 
     async def hold(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
@@ -300,25 +325,25 @@ class _Routes:
             request.body, request.content_type, members={"from", "maxAge"}, what="a hold"
         )
         first = id_or_time_from(body.get("from"), what="from")
-        max_age_ms = _age_ms(body.get("maxAge"), most_s=self._held.hold_max_s)
-        hold = await self._held.hold(topic, name, first, max_age_ms=max_age_ms)
-        return json_reply(_hold_form(name, hold))
+        max_age_ms = _age_ms(body.get("maxAge"), most_s=self._component.hold_max_s)
+        hold = await self._component.hold(topic, name, first, max_age_ms=max_age_ms)
+        return json_reply(hold_body(name, hold))
 
     async def release(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
         read_object(request.body, request.content_type, members=(), what="the deletion of a hold")
-        await self._held.release(topic, name)
+        await self._component.release(topic, name)
         return EMPTY_REPLY
 
     async def positions(self, request: Request) -> Reply:
-        generation, found = self._held.positions(topic_of(request))
-        forms = [_position_form(generation, *each) for each in found.items()]
-        return json_reply({"positions": forms})
+        generation, found = self._component.positions(topic_of(request))
+        bodies = [position_body(generation, *each) for each in found.items()]
+        return json_reply({"positions": bodies})
 
     async def position(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
-        generation, found = self._held.position(topic, name)
-        return json_reply(_position_form(generation, name, found))
+        generation, found = self._component.position(topic, name)
+        return json_reply(position_body(generation, name, found))
 
     async def set_position(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
@@ -328,15 +353,17 @@ class _Routes:
         digits = body.get("position")
         if not isinstance(digits, str):
             raise BadRequestError(f"position is a message id, not {shown(digits)}")
-        generation, found = await self._held.set_position(topic, name, MessageId.from_hex(digits))
-        return json_reply(_position_form(generation, name, found))
+        generation, found = await self._component.set_position(
+            topic, name, MessageId.from_hex(digits)
+        )
+        return json_reply(position_body(generation, name, found))
 
     async def delete_position(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
         read_object(
             request.body, request.content_type, members=(), what="the deletion of a position"
         )
-        await self._held.delete_position(topic, name)
+        await self._component.delete_position(topic, name)
         return EMPTY_REPLY
 
 
@@ -344,7 +371,8 @@ def _name(request: Request) -> str:
     return check_name(request.parameters["name"], what="name")
 
 
-def _hold_form(name: str, hold: Hold) -> Mapping[str, object]:
+def hold_body(name: str, hold: Hold) -> Mapping[str, object]:
+    """The JSON of a hold."""
     return {
         "name": name,
         "from": hold.first.hex(),
@@ -353,7 +381,8 @@ def _hold_form(name: str, hold: Hold) -> Mapping[str, object]:
     }
 
 
-def _position_form(generation: int, name: str, found: Position) -> Mapping[str, object]:
+def position_body(generation: int, name: str, found: Position) -> Mapping[str, object]:
+    """The JSON of a named position."""
     return {
         "name": name,
         "position": found.position.hex(),

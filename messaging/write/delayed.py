@@ -4,10 +4,8 @@ cancelled (protocol §3.10; decision 0043, section 5).
 A delayed message is one row of a table of its own, in the order of due times. At the due time one
 batch writes the message to its topic and deletes that row.
 
-Under a transaction the row is first the payload of a message in the topic's *delayed log*, an
-internal topic, with the write pointer of the transaction. This server reads the log as a reader
-with isolation `committed` does. One batch writes the rows of what was committed, and raises the
-log start of the log behind it.
+Under a transaction it is first an *undecided row* in the same table, which nothing here reads: the
+commit replaces it by the delayed row (`messaging/write/transaction_rows.py`).
 """
 
 import asyncio
@@ -19,39 +17,29 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from messaging.read.poll import Poll, boolean, query_of, whole_digits
-from messaging.read.scan import ReadResult, read
-from messaging.settings import MessagingSettings
-from messaging.storage.attributes import decode_attributes
-from messaging.storage.engine import Store
-from messaging.storage.look_times import AT_ONCE
-from messaging.storage.packed_rows import NewRows, scan_reporting_corruption
-from messaging.storage.rows import (
+from kernel.event_loop import FutureTask
+from kernel.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
+from kernel.log_events import event
+from messaging.engines.engine import Corruption
+from messaging.engines.store import Store
+from messaging.log.look_times import AT_ONCE
+from messaging.log.store_state import OpenStore, StoreState, require_log, require_topic
+from messaging.log.topics import Topic, topic_of, topic_was_replaced
+from messaging.model.attributes import decode_attributes
+from messaging.model.packed_rows import NewRows
+from messaging.model.parameters import boolean, whole_digits
+from messaging.model.rows import (
     DELAYED,
     DamagedRowError,
     MessageRow,
     delayed_key,
-    delayed_stop,
     message_keys,
-    offset_after,
-    split_log_message,
+    undecided_start,
 )
-from messaging.storage.store_state import OpenStore, StoreState, require_log, require_topic
-from messaging.topics import (
-    TOPIC_PATH,
-    Topic,
-    topic_of,
-    topic_was_replaced,
-    with_log_start,
-)
-from messaging.write.group_commit import (
-    WRITE_OVERHEAD_BYTES,
-    GroupCommitter,
-    Write,
-    WriteBatch,
-)
-from tuff.disk.event_loop import FutureTask
-from tuff.log_events import event
+from messaging.settings import MessagingSettings
+from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write
+from messaging.write.write_batch import WriteBatch
+from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
     DamagedRecordError,
@@ -59,12 +47,10 @@ from tuff.protocol.errors import (
     OwnershipMovingError,
     ShuttingDownError,
     TopicNotFoundError,
-    TransactionsUnavailableError,
     TuffError,
 )
-from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
-from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
-from tuff.protocol.json_forms import attributes_to_json, payload_to_json
+from tuff.protocol.ids import DelayedId, Offset, TopicId
+from tuff.protocol.json_bodies import attributes_to_json, payload_to_json
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +61,6 @@ RETRY_MS = 1_000  # ms until the next look at a topic after one that failed
 RETRY_MS_MAX = 64_000  # ms; after looks that failed by a bug, each waits twice as long as the last
 LISTED_COUNT_MAX = 1_000  # messages in one page of a list; keeps a reply without payloads small
 LISTED_COUNT = 100  # the same, unless the request says how many
-
-_LOG_POLL = Poll(limit=ENTERED_COUNT_MAX)
 
 
 class Waiting(NamedTuple):
@@ -134,14 +118,11 @@ class DelayedMessages:
         # When the first message was due that could not enter yet, in ms since the epoch.
         self._late_since_ms: dict[TopicId, int] = {}
         self._cancels: defaultdict[TopicId, list[_Cancel]] = defaultdict(list)
-        # The messages in a log when its log start was last raised: without new ones, it is not.
-        self._passed: dict[TopicId, int] = {}
         self._is_closing = False
         self.entered_count = 0  # messages, since the start
 
     async def run(self) -> None:
-        """Look at each topic when its next message is due, and at each log after a change, until
-        `close`."""
+        """Look at each topic when its next message is due, until `close`."""
         times = self._state.look_times
         loop = asyncio.get_running_loop()
         while not self._is_closing:
@@ -219,10 +200,7 @@ class DelayedMessages:
     async def _look_at(self, topic: TopicId) -> None:
         cancels = self._cancels.pop(topic, [])
         try:
-            if topic.is_delayed_log:
-                await self._read_log(topic)
-            else:
-                await self._enter_due(topic, cancels)
+            await self._enter_due(topic, cancels)
             self._failed_counts.pop(topic, None)
         except Exception as error:  # noqa: BLE001 - messages must not wait for ever for a bug
             self._look_later(topic, error)
@@ -242,7 +220,7 @@ class DelayedMessages:
             return  # it was deleted, or another server owns it
         failed_count = self._failed_counts.get(topic, 0)
         is_bug = not isinstance(error, TuffError)
-        if not isinstance(error, TransactionsUnavailableError | OwnershipMovingError):
+        if not isinstance(error, OwnershipMovingError):
             self._failed_counts[topic] = failed_count + 1
             if failed_count == 0:
                 sentence = "delayed messages of %s wait, and are tried again: %s"
@@ -274,6 +252,7 @@ class DelayedMessages:
             await self._committer.submit(
                 Write(put, size_bytes=WRITE_OVERHEAD_BYTES + found.size_bytes, internal=True)
             )
+            self._count_entered([each.id.due_ms for each in found.due])
         _answer(cancels, found.cancelled)
         if may_enter or found.next_ms is None:
             self._late_since_ms.pop(topic_id, None)
@@ -292,52 +271,12 @@ class DelayedMessages:
             first, _ = batch.next_offsets(len(rows))
             batch.put_rows(_message_rows(prefix, first, rows))
             batch.published(topic, count=len(rows), size_bytes=found.size_bytes)
-            batch.on_durable(partial(self._entered, [each.id.due_ms for each in found.due]))
 
-    def _entered(self, due_ms: Sequence[int]) -> None:
+    def _count_entered(self, due_ms: Sequence[int]) -> None:
         self.entered_count += len(due_ms)
         now_ms = self._state.now_ms()
         for each in due_ms:
             self._observe("delayed_lateness_seconds", (now_ms - each) / 1000)
-
-    async def _read_log(self, log_id: TopicId) -> None:
-        """Write the rows of the committed messages that are next in a delayed log."""
-        delayed_log = self._state.topics.find(log_id)
-        record = delayed_log.require_durable()
-        published_count = delayed_log.messages_published
-        # As in a poll: the snapshot first and the rows second.
-        snapshot = await self._state.transactions.snapshot()
-        query = query_of(self._state, self._settings, delayed_log, record, _LOG_POLL, 0, snapshot)
-        result = await self._store.read(partial(read, query=query))
-        # Rows that were rolled back are passed over, and retention drops them. One read passes over
-        # a limited number of them.
-        has_new = result.caught_up and published_count != self._passed.get(log_id, 0)
-        if result.messages or has_new or not result.finished:
-            put = partial(self._put_from_log, delayed_log, record.generation, result)
-            size_bytes = WRITE_OVERHEAD_BYTES + sum(len(payload) for _, payload in result.items)
-            await self._committer.submit(Write(put, size_bytes=size_bytes, internal=True))
-        if result.caught_up:
-            self._passed[log_id] = published_count
-        elif result.blocking_row is None:
-            self._state.look_times.note_log(log_id)
-
-    def _put_from_log(
-        self, delayed_log: Topic, generation: int, result: ReadResult, batch: WriteBatch
-    ) -> None:
-        record = delayed_log.require_decided()
-        if record.generation != generation:
-            raise topic_was_replaced(delayed_log.id)
-        topic = self._state.topics.find(delayed_log.id.home)
-        prefix = topic.prefix(topic.require_decided().generation)
-        behind = offset_after(MessageId.from_bytes(result.next_id).offset)
-        batch.change_topic(delayed_log, with_log_start(record, MessageId(*behind)))
-        ids = []
-        for message_id, payload in result.items:
-            due_ms, value = split_log_message(payload)
-            ids.append(DelayedId(due_ms, MessageId.from_bytes(message_id).offset))
-            batch.delayed.append((delayed_key(prefix, ids[-1]), value))
-        if ids:
-            batch.on_durable(partial(self._state.look_times.note, topic.id, min(ids).due_ms))
 
 
 def _message_rows(prefix: bytes, first: Offset, rows: Sequence[MessageRow]) -> NewRows:
@@ -392,9 +331,12 @@ def _listed(
 def _rows(
     store: Store, prefix: bytes, *, after: DelayedId | None
 ) -> Iterator[tuple[DelayedId, bytes, bytes]]:
-    """The delayed rows of a topic from behind this id on, with their ids. Raises: StoreError."""
+    """The delayed rows of a topic from behind this id on, less the undecided ones, with their ids.
+    Raises: StoreError."""
     start = DELAYED + prefix if after is None else delayed_key(prefix, after) + b"\x00"
-    with closing(scan_reporting_corruption(store, start, delayed_stop(prefix))) as rows:
+    with closing(
+        store.records(start, undecided_start(prefix), corruption=Corruption.RAISE)
+    ) as rows:
         for key, value in rows:
             yield DelayedId.from_bytes(key), key, value
 
@@ -434,14 +376,14 @@ def _not_found(delayed_id: DelayedId) -> DelayedNotFoundError:
 
 def routes(delayed: DelayedMessages) -> list[Route]:
     """The HTTP routes of delayed messages; `publish` accepts them."""
-    handlers = _Routes(delayed)
+    handlers = _DelayedRoutes(delayed)
     return [
-        Route("GET", f"{TOPIC_PATH}/delayed", handlers.list),
-        Route("DELETE", f"{TOPIC_PATH}/delayed/{{id}}", handlers.cancel),
+        Route(operations.LIST_DELAYED, handlers.list),
+        Route(operations.CANCEL_DELAYED, handlers.cancel),
     ]
 
 
-class _Routes:
+class _DelayedRoutes:
     def __init__(self, delayed: DelayedMessages) -> None:
         self._delayed = delayed
 
@@ -458,7 +400,9 @@ class _Routes:
             count_max=min(limit, LISTED_COUNT_MAX),
         )
         with_payloads = boolean(query.get("payloads", "false"), what="payloads")
-        return json_reply({"delayed": [_form(each, with_payloads=with_payloads) for each in found]})
+        return json_reply(
+            {"delayed": [_waiting_body(each, with_payloads=with_payloads) for each in found]}
+        )
 
     async def cancel(self, request: Request) -> Reply:
         topic, delayed_id = topic_of(request), DelayedId.from_hex(request.parameters["id"])
@@ -467,17 +411,17 @@ class _Routes:
         return EMPTY_REPLY
 
 
-def _form(waiting: Waiting, *, with_payloads: bool) -> dict[str, object]:
+def _waiting_body(waiting: Waiting, *, with_payloads: bool) -> dict[str, object]:
     row = waiting.row
-    form: dict[str, object] = {
+    body: dict[str, object] = {
         "id": waiting.id.hex(),
         "due": waiting.id.due_ms,
         "size": len(row.payload),
     }
     if row.ttl_s is not None:
-        form["ttl"] = row.ttl_s
+        body["ttl"] = row.ttl_s
     if row.attributes is not None:
-        form |= attributes_to_json(decode_attributes(row.attributes))
+        body |= attributes_to_json(decode_attributes(row.attributes))
     if with_payloads:
-        form["payload"] = payload_to_json(row.payload)
-    return form
+        body["payload"] = payload_to_json(row.payload)
+    return body

@@ -1,39 +1,59 @@
 """Publish, store and rollback: from the HTTP request to the rows of a write batch, and back to the
 reply (protocol §3.1 to §3.3)."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, chain, groupby, islice, repeat
+from operator import attrgetter
 from typing import NamedTuple
 
-from messaging.partitions import ONE_PARTITION, Part, divided, selected
-from messaging.storage.packed_rows import NewRows
-from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
-from messaging.storage.rows import (
+from kernel.batch_routes import batch_route
+from kernel.event_loop import LightTask
+from kernel.exchange import (
+    EMPTY_REPLY,
+    Caller,
+    Reply,
+    Request,
+    Route,
+    body_encoding,
+    read_query,
+    reply_encoding,
+    value_reply,
+)
+from messaging.log.pointer_index import (
+    DELAYED_ROWS,
+    MESSAGE_ROWS,
+    PAYLOAD_ROWS,
+    IndexedRange,
+    final_index_rows,
+)
+from messaging.log.store_state import StoreState
+from messaging.log.topics import Topic, partition_retired, topic_of, topic_was_replaced
+from messaging.model.packed_rows import NewRows
+from messaging.model.partitions import ONE_PARTITION, Part, divided, selected
+from messaging.model.producer_rows import Written, pack_entry
+from messaging.model.rows import (
     NO_PAYLOADS,
+    OFFSET_SIZE,
     MessageRow,
     PayloadRange,
     delayed_key,
     index_key,
     inline_values,
-    log_message,
     message_key,
     message_keys,
     offset_after,
     payload_keys,
+    transaction_values,
+    undecided_key,
+    undecided_row,
+    unpack_offset,
 )
-from messaging.storage.store_state import StoreState
-from messaging.topics import (
-    TOPIC_PATH,
-    TTL_S_MAX,
-    Topic,
-    created,
-    partition_retired,
-    topic_of,
-    topic_was_replaced,
-)
-from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
-from tuff.protocol import avro, json_forms
+from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write
+from messaging.write.producers import RequestId, checksum_of, request_id_of
+from messaging.write.write_batch import RUN_BYTES_MAX, WriteBatch
+from tuff.protocol import avro, json_bodies, operations
 from tuff.protocol.attributes import stored_size
 from tuff.protocol.errors import (
     BadRequestError,
@@ -43,20 +63,9 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
     TuffError,
 )
-from tuff.protocol.exchange import (
-    EMPTY_REPLY,
-    Caller,
-    Joint,
-    MediaType,
-    Reply,
-    Request,
-    Route,
-    body_form,
-    form_reply,
-    reply_form,
-)
-from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
-from tuff.protocol.json_forms import shown
+from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId, topic_id
+from tuff.protocol.json_bodies import shown
+from tuff.protocol.media_types import MediaType
 from tuff.protocol.requests import (
     DELAY_MS_MAX,
     Ack,
@@ -66,110 +75,158 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 
+RUN_COUNT_MAX = 256  # rows of commits that are put together; see RUN_BYTES_MAX
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
-_LOG_PROPERTIES = {"ttl": str(TTL_S_MAX)}  # a log never expires: its log start follows its reader
 _STORE_PARAMETERS = frozenset({"ttl"})
-_PUBLISH_PARAMETERS = _STORE_PARAMETERS | {"ack", "delay", "at"}
+_REQUEST_ID = "requestId"
+_PUBLISH_PARAMETERS = _STORE_PARAMETERS | {_REQUEST_ID, "age", "ack", "delay", "at"}
+_NO_DELAY = _STORE_PARAMETERS | {_REQUEST_ID, "age", "ack"}
+_REST_OF_ID = "0" * 20  # of the hex digits of the id of a message that is stored in its row
 
 
 def routes(publisher: "Publisher") -> list[Route]:
     """The HTTP routes of publish, store and rollback."""
-    handlers = _Routes(publisher)
+    handlers = _PublishRoutes(publisher)
     return [
-        Route(
-            "POST",
-            f"{TOPIC_PATH}/publish",
-            handlers.publish,
-            handlers.publish_jointly,
-            joint_by_path=True,
-        ),
-        Route("POST", f"{TOPIC_PATH}/store", handlers.store),
-        Route("POST", f"{TOPIC_PATH}/rollback", handlers.rollback),
+        batch_route(operations.PUBLISH, handlers.publish),
+        Route(operations.STORE, handlers.store),
+        Route(operations.ROLLBACK, handlers.rollback),
     ]
 
 
-class _Routes:
+class _Asked(NamedTuple):
+    """A publish request. `named_ack` is None if the request names none."""
+
+    request: Request
+    topic: TopicId
+    publish: "NumberedPublish"
+    named_ack: Ack | None
+
+    @property
+    def may_join(self) -> bool:
+        """Whether it may be one of several that are written together."""
+        request, request_id, _ = self.publish
+        return (
+            _is_plain(request)
+            and (self.named_ack is None or self.named_ack is Ack.DURABLE)
+            and (request_id is None or request_id.age_ms is None)
+        )
+
+
+class _PublishRoutes:
     def __init__(self, publisher: "Publisher") -> None:
         self._publisher = publisher
 
-    async def publish(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
-        asked_in, publish = _publish_request(request)
-        media_type = asked_in
-        if request.accept is not None:
-            media_type = reply_form(request.accept, asked_in=asked_in).media_type
-        ack = _named_ack(request, publish) if request.query else None
+    def publish(self, requests: Sequence[Request]) -> None:
+        """Publish in the order of the requests. Neighbours with plain messages for one topic become
+        one write, unless two of them have one id."""
+        run: list[_Asked] = []
+        ids: set[object] = set()
+        for request in requests:
+            try:
+                asked = _asked(request)
+            except TuffError as error:
+                request.reply(error)
+                continue
+            request_id = asked.publish.request_id
+            own = None if request_id is None else request_id[:2]
+            may_join = asked.may_join
+            if run and (asked.topic is not run[0].topic or not may_join or own in ids):
+                self._begin(run)
+                run = []
+                ids.clear()
+            if not may_join:
+                self._begin_alone(asked)
+                continue
+            run.append(asked)
+            if own is not None:
+                ids.add(own)
+        if run:
+            self._begin(run)
+
+    def _begin(self, run: Sequence[_Asked]) -> None:
+        publishes = [each.publish for each in run]
+        try:
+            if self._publisher.publish_plain(run[0].topic, publishes, partial(_answer, run)):
+                return
+        except TuffError as error:
+            _answer(run, error)
+            return
+        for each in run:
+            self._begin_alone(each)
+
+    def _begin_alone(self, asked: _Asked) -> None:
+        request = asked.request
+        LightTask(self._publish(asked), request.reply, partial(_refuse, request), TuffError).go_on()
+
+    async def _publish(self, asked: _Asked) -> Reply:
+        request, topic, publish, ack = asked
         if ack is Ack.NONE:
-            self._publisher.enqueue(topic, publish)
+            self._publisher.enqueue(topic, publish.request)
             return Reply(headers=(("Tuff-Ack", ack.value),))
-        published = await self._publisher.publish(
+        written, is_repeated = await self._publisher.write(
             topic, publish, ack=ack or Ack.DURABLE, caller=request.caller
         )
-        reply = _published(request, published, media_type)
-        if ack is None:
-            return reply
-        return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
-
-    def publish_jointly(self, requests: Sequence[Request]) -> Joint | None:
-        """As `publish`, for calls to one topic, which become one write. None: not all of them have
-        payloads and nothing else, and the order of their messages is that of the calls."""
-        payloads: list[bytes] = []
-        counts: list[int] = []
-        for request in requests:
-            _, publish = _publish_request(request)
-            if not _is_plain(publish):
-                return None
-            payloads += publish.payloads
-            counts.append(len(publish.payloads))
-        topic = topic_of(requests[0])
-        written = self._publisher.publish_jointly(topic, payloads, requests_count=len(counts))
-        return None if written is None else Joint(_joint_replies(written, counts))
+        return _published(asked, written, is_repeated=is_repeated)
 
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_STORE_PARAMETERS)
-        _, publish = _publish_request(request)
+        publish = _publish_request(request, dict(request.query))
         await self._publisher.store(topic, publish, caller=request.caller)
         return EMPTY_REPLY
 
     async def rollback(self, request: Request) -> Reply:
         topic = topic_of(request)
         body = request.body
-        if body_form(request.content_type, body).media_type is MediaType.AVRO:
+        if body_encoding(request.content_type, body).media_type is MediaType.AVRO:
             detail = avro.decode_rollback_detail(body)
         else:
-            detail = json_forms.rollback_detail_from_json(request.value())
+            detail = json_bodies.rollback_detail_from_json(request.value())
         await self._publisher.rollback(topic, detail, caller=request.caller)
         return EMPTY_REPLY
 
 
-def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
+def _asked(request: Request) -> _Asked:
+    query = read_query(request.query, parameters=_PUBLISH_PARAMETERS)
+    topic = topic_id(request.parameters["ns"], request.parameters["t"])
+    publish = _publish_request(request, query)
+    if request.accept is not None:
+        asked_in, _ = body_encoding(request.content_type, request.body)
+        reply_encoding(request.accept, asked_in=asked_in)
+    if not query:
+        return _Asked(request, topic, NumberedPublish(publish), None)
+    request_id = request_id_of(query.get(_REQUEST_ID), query.get("age"))
+    ack = _named_ack(query.get("ack"), publish)
+    if ack is Ack.NONE and request_id is not None:
+        raise BadRequestError(
+            "a publish with ack=none can't be repeated, since its loss is never noticed; "
+            "omit requestId, or name another ack"
+        )
+    checksum = 0 if request_id is None else checksum_of(publish.payloads)
+    return _Asked(request, topic, NumberedPublish(publish, request_id, checksum), ack)
+
+
+def _publish_request(request: Request, query: Mapping[str, str]) -> PublishRequest:
     body = request.body
-    asked_in, schema = body_form(request.content_type, body)
-    query = dict(request.query) if request.query else {}
-    of_all = json_forms.delay_from_json(query) if query else None
+    asked_in, schema = body_encoding(request.content_type, body)
+    of_all = None if query.keys() <= _NO_DELAY else json_bodies.delay_from_json(query)
     if asked_in is MediaType.AVRO:
         decode = avro.decode_publish_request if schema == 1 else avro.decode_publish_request_2
         publish = decode(body)
         if of_all is not None:
             publish = publish._replace(delays=[of_all] * len(publish.payloads))
     else:
-        publish = json_forms.publish_request_from_json(request.value(), of_all=of_all)
+        publish = json_bodies.publish_request_from_json(request.value(), of_all=of_all)
     if "ttl" not in query:
-        return asked_in, publish
-    ttl_s = json_forms.ttl_from_json(query["ttl"])
+        return publish
+    ttl_s = json_bodies.ttl_from_json(query["ttl"])
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
-    return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
+    return publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
 
 
-def _is_plain(publish: PublishRequest) -> bool:
-    """Whether it has payloads and nothing else."""
-    return bool(publish.payloads) and publish == PublishRequest(None, publish.payloads)
-
-
-def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
-    text = dict(request.query).get("ack")
+def _named_ack(text: str | None, publish: PublishRequest) -> Ack | None:
     if text is None:
         return None
     if text not in tuple(Ack):
@@ -183,51 +240,60 @@ def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
     return ack
 
 
-def _published(request: Request, published: "Published", media_type: MediaType) -> Reply:
-    headers = _ids(published) if published.delayed is None else _delayed_ids(published.delayed)
-    if published.partitions:
-        headers = (*headers, ("Tuff-Partitions", ",".join(map(str, published.partitions))))
-    if published.rollback is None:
+def _answer(run: Sequence[_Asked], results: "Results | Exception") -> None:
+    """Reply to publishes that were written together."""
+    if isinstance(results, Exception):
+        for asked in run:
+            asked.request.reply(results)
+        return
+    for index, (asked, written) in enumerate(zip(run, results.written, strict=True)):
+        if isinstance(written, TuffError):
+            asked.request.reply(written)
+        else:
+            is_repeated = index in results.repeated
+            asked.request.reply(_published(asked, written, is_repeated=is_repeated))
+
+
+def _refuse(request: Request, error: BaseException) -> None:
+    assert isinstance(error, Exception)
+    request.reply(error)
+
+
+def _published(asked: _Asked, written: Written, *, is_repeated: bool) -> Reply:
+    first, last, due_ms, partitions = written
+    request, pointer = asked.request, asked.publish.request.pointer
+    if due_ms is None:
+        first_id = _inline_id(first)
+        last_id = first_id if last is first else _inline_id(last)
+        headers: tuple[tuple[str, str], ...]
+        headers = (("Tuff-First-Id", first_id), ("Tuff-Last-Id", last_id))
+    else:
+        headers = (
+            ("Tuff-Delayed", str(len(asked.publish.request.payloads))),
+            ("Tuff-Delayed-First", DelayedId(due_ms[0], first).hex()),
+            ("Tuff-Delayed-Last", DelayedId(due_ms[1], last).hex()),
+        )
+    if partitions:
+        headers = (*headers, ("Tuff-Partitions", ",".join(map(str, partitions))))
+    if is_repeated:
+        headers = (*headers, ("Tuff-Repeated", "true"))
+    if asked.named_ack is not None:
+        headers = (*headers, ("Tuff-Ack", asked.named_ack.value))
+    if pointer is None:
         return Reply(200, None, b"", headers)
+    detail = RollbackDetail(pointer, first, last)
+    media_type, _ = body_encoding(request.content_type, request.body)
+    if request.accept is not None:
+        media_type = reply_encoding(request.accept, asked_in=media_type).media_type
     if media_type is MediaType.AVRO:
-        body = avro.encode_rollback_detail(published.rollback)
-        return Reply(200, media_type.value, body, headers)
-    detail = json_forms.rollback_detail_to_json(published.rollback)
-    return form_reply(request, detail)._replace(headers=headers)
+        return Reply(200, MediaType.AVRO.value, avro.encode_rollback_detail(detail), headers)
+    reply = value_reply(request, json_bodies.rollback_detail_to_json(detail))
+    return reply._replace(headers=headers)
 
 
-async def _joint_replies(
-    written: Awaitable[list[tuple[Offset, Offset]]], counts: Sequence[int]
-) -> list[Reply]:
-    """The replies to publishes with these counts of messages, written one after the other."""
-    ((offset, _),) = await written
-    number = offset.to_int()
-    replies = []
-    for count in counts:
-        first = _inline_id(number)
-        last = first if count == 1 else _inline_id(number + count - 1)
-        replies.append(Reply(200, None, b"", (("Tuff-First-Id", first), ("Tuff-Last-Id", last))))
-        number += count
-    return replies
-
-
-def _inline_id(number: int) -> str:
-    """The hex digits of the message id of a row at the offset with this number."""
-    return f"{number:020x}{0:020x}"
-
-
-def _ids(published: "Published") -> tuple[tuple[str, str], ...]:
-    first = published.first.hex()
-    last = first if published.last is published.first else published.last.hex()
-    return (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
-
-
-def _delayed_ids(delayed: "DelayedRange") -> tuple[tuple[str, str], ...]:
-    return (
-        ("Tuff-Delayed", str(delayed.count)),
-        ("Tuff-Delayed-First", delayed.first.hex()),
-        ("Tuff-Delayed-Last", delayed.last.hex()),
-    )
+def _inline_id(offset: Offset) -> str:
+    """The hex digits of the id of a message that is stored in its row."""
+    return f"{offset.timestamp_ms:016x}{offset.seq_id:04x}{_REST_OF_ID}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,19 +309,36 @@ class DelayedRange:
 class Published(NamedTuple):
     """The ids of the first and the last row written; `rollback` is None without a transaction,
     `delayed` if the messages are not delayed. The numbers of the partitions that have the rows, for
-    a topic with several."""
+    a topic with several. `is_repeated`: an earlier attempt of this publish wrote them."""
 
     first: MessageId
     last: MessageId
     rollback: RollbackDetail | None
     delayed: DelayedRange | None = None
     partitions: Sequence[int] = ()
+    is_repeated: bool = False
+
+
+class NumberedPublish(NamedTuple):
+    """A publish, its id, and what then tells its messages from those of another one."""
+
+    request: PublishRequest
+    request_id: RequestId | None = None
+    payloads_crc: int = 0
+
+
+class Results(NamedTuple):
+    """What became of publishes: the rows of each, or why it is refused. Those with the indexes
+    `repeated` were written by an earlier attempt."""
+
+    written: Sequence[Written | TuffError]
+    repeated: Sequence[int] = ()
 
 
 class _Target(NamedTuple):
     """One publish of a batch: its topic and generation when the request was accepted, and when its
-    messages are due, in ms; None if they are not delayed. `numbers`: if the topic has several
-    partitions, an empty list that gets the numbers of those that have the rows, when these are
+    messages are due, in ms; None if they are not delayed. `numbers`: for a topic with several
+    partitions, an empty list; it gets the numbers of the partitions with the rows when these are
     made. `places`: of a part, the index of each message in the publish."""
 
     topic: Topic
@@ -264,6 +347,11 @@ class _Target(NamedTuple):
     due_ms: Sequence[int] | None = None
     numbers: list[int] | None = None
     places: Sequence[int] | None = None
+
+
+# How the entries of a commit are put: one by one, or None by columns; or why it is refused.
+_Plan = Sequence[_Target] | TuffError | None
+Details = list[RollbackDetail] | TuffError  # of the entries of a commit, or why it is refused
 
 
 class Publisher:
@@ -280,47 +368,79 @@ class Publisher:
         *,
         ack: Ack = Ack.DURABLE,
         caller: Caller | None = None,
+        request_id: RequestId | None = None,
     ) -> Published:
-        """Write messages, or the reference to stored ones (§3.1). When it returns they are durable;
-        with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`. A
-        transaction of the request has to be the caller's."""
+        """Write messages, as `write` does, and return their ids."""
+        checksum = 0 if request_id is None else checksum_of(request.payloads)
+        publish = NumberedPublish(request, request_id, checksum)
+        written, is_repeated = await self.write(topic, publish, ack=ack, caller=caller)
+        return _as_published(request, written, is_repeated=is_repeated)
+
+    async def write(
+        self, topic: TopicId, publish: NumberedPublish, *, ack: Ack, caller: Caller | None
+    ) -> tuple[Written, bool]:
+        """Write messages, or the reference to stored ones (§3.1): their rows, and whether an
+        earlier attempt has written them. When it returns they are durable; with the ack `RECEIVED`
+        they only have their ids. For `NONE` there is `enqueue`. A transaction of the request has to
+        be the caller's."""
+        request, request_id, payloads_crc = publish
+        if request_id is not None and request_id.age_ms is not None:
+            # Before all checks: what they refuse now may have been written then.
+            before = await self._written_before(topic, request_id, payloads_crc)
+            if before is not None:
+                return before, True
         target, pointer = self._checked_target(topic, request), request.pointer
-        put = partial(self._put_all, [target], final=False)
+        put = partial(self._put_publishes, target, [publish])
         permit = None
         if pointer is not None:
             permit = await self._state.transactions.enter(pointer, target.topic.id, caller)
-        ((first, last),) = await self._committer.submit(
+        (written,), repeated = await self._committer.submit(
             Write(put, size_bytes=_size(request), permit=permit, ack=ack)
         )
-        detail = None if pointer is None else RollbackDetail(pointer, first, last)
-        first_id = MessageId(*first)
-        last_id = first_id if last is first else MessageId(*last)
-        if (due_ms := target.due_ms) is None:
-            return Published(first_id, last_id, detail, None, target.numbers or ())
-        ids = DelayedId(due_ms[0], first), DelayedId(due_ms[-1], last)
-        delayed = DelayedRange(*ids, len(due_ms))
-        return Published(first_id, last_id, detail, delayed, target.numbers or ())
+        assert isinstance(written, Written), "a single one that is refused raises"
+        return written, bool(repeated)
 
-    def publish_jointly(
-        self, topic: TopicId, payloads: Sequence[bytes], *, requests_count: int
-    ) -> Awaitable[list[tuple[Offset, Offset]]] | None:
-        """Write the messages of several publishes with neighbouring offsets; the first and the last
-        one. None: nothing is written, since each publish may go to another partition."""
-        request = PublishRequest(None, payloads)
-        target = self._checked_target(topic, request)
+    async def _written_before(
+        self, topic: TopicId, request_id: RequestId, payloads_crc: int
+    ) -> Written | None:
+        """What an earlier attempt wrote, durably; None if there was none."""
+        self._committer.require_ready()
+        found = self._state.topics.find(topic)
+
+        def find(_batch: WriteBatch) -> Written | None:
+            prefix = found.prefix(found.require_decided().generation)
+            return self._state.producers.find(prefix, request_id, payloads_crc)
+
+        # As a write, so that it is answered behind the batch that wrote the first attempt.
+        return await self._committer.submit(Write(find))
+
+    def publish_plain(
+        self,
+        topic: TopicId,
+        publishes: Sequence[NumberedPublish],
+        answer: Callable[[Results | Exception], None],
+    ) -> bool:
+        """Write publishes that have payloads, different ids and nothing else, one behind the other.
+        Returns whether they are written: not so if each may go to another partition. Raises: they
+        are refused."""
+        target = self._checked_target(topic, publishes[0].request)
         if target.numbers is not None:
-            return None
-        put = partial(self._put_all, [target], final=False)
-        write = Write(put, size_bytes=_size(request), requests_count=requests_count)
-        return self._committer.submit(write)
+            return False
+        put = partial(self._put_publishes, target, publishes)
+        size_bytes = sum([_size(each.request) for each in publishes])
+        write = Write(put, size_bytes=size_bytes, requests_count=len(publishes))
+        self._committer.enqueue(write, answer)
+        return True
 
     def enqueue(self, topic: TopicId, request: PublishRequest) -> None:
         """Let messages without a transaction be written with the next batch (§3.1). They may be
         lost after this: a crash, a disk that fails, or a topic that is deleted meanwhile."""
-        put = partial(self._put_all, [self._checked_target(topic, request)], final=False)
+        target = self._checked_target(topic, request)
+        put = partial(self._put_publishes, target, [NumberedPublish(request)])
         self._committer.enqueue(Write(put, size_bytes=_size(request), ack=Ack.NONE))
 
     def _checked_target(self, topic: TopicId, request: PublishRequest) -> _Target:
+        self._committer.require_ready()
         if not request.payloads:
             if request.pointer is None:
                 raise EmptyPublishError(
@@ -329,7 +449,7 @@ class Publisher:
             if request.ttl_s is not None:
                 raise BadRequestError("a publish without messages takes no ttl: store takes it")
             if request.delays is not None:
-                raise json_forms.no_delay_of_stored()
+                raise json_bodies.no_delay_of_stored()
         return self._target(topic, request)
 
     async def store(
@@ -339,7 +459,8 @@ class Publisher:
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
         if request.delays is not None:
-            raise json_forms.no_delay_of_stored()
+            raise json_bodies.no_delay_of_stored()
+        self._committer.require_ready()
         target = self._target(topic, request)
         put = partial(self._put_stored, target)
         permit = await self._state.transactions.enter(request.pointer, target.topic.id, caller)
@@ -366,44 +487,142 @@ class Publisher:
         self.check_now(entries)
 
     def check_now(self, entries: Sequence[PublishEntry]) -> bool:
-        """As `check_entries`, which waits for nothing here; True."""
+        """Check entries without waiting; always True."""
+        self._committer.require_ready()
         self._committer.require_capacity()
-        for target in [self._target(entry.topic, entry) for entry in entries]:
-            if not target.entry.payloads:
-                for part in self._parts(target):
-                    self._require_same(part)
-                    self._require_stored_here(part)
+        for entry in entries:
+            target = self._target(entry.topic, entry)
+            if not entry.payloads:
+                self._checked_parts(target)
         return True
 
-    async def publish_final(
-        self, commits: Sequence[Sequence[PublishEntry]]
-    ) -> list[list[RollbackDetail] | TuffError]:
+    async def publish_final(self, commits: Sequence[Sequence[PublishEntry]]) -> Sequence[Details]:
         """Write the entries of these commits as one batch, flagged as the last of their
         transactions. A commit that can't be written has its error, and no rows."""
-        targets = [[self._target(entry.topic, entry) for entry in commit] for commit in commits]
+        logs: dict[TopicId, _Target] = {}
+        planned = [self._plan(commit, logs) for commit in commits]
+
+        def put(batch: WriteBatch) -> Sequence[Details]:
+            return self._put_commits(commits, planned, logs, batch)
+
         size_bytes = sum(_size(entry) for commit in commits for entry in commit)
-        put = partial(self._put_commits, targets)
-        written = await self._committer.submit(
+        return await self._committer.submit(
             Write(put, size_bytes=size_bytes, requests_count=len(commits))
         )
-        return [
-            offsets if isinstance(offsets, TuffError) else _details(commit, offsets)
-            for commit, offsets in zip(commits, written, strict=True)
-        ]
+
+    def _plan(self, commit: Sequence[PublishEntry], logs: dict[TopicId, _Target]) -> _Plan:
+        """By columns, if all entries have payloads and nothing else, and topics with one partition.
+        `logs` then has these topics."""
+        try:
+            for entry in commit:
+                if not _has_only_payloads(entry):
+                    break
+                log = logs.get(entry.topic)
+                if log is None:
+                    log = logs[entry.topic] = self._target(entry.topic, entry)
+                if log.numbers is not None:
+                    break
+            else:
+                return None
+            return [self._target(entry.topic, entry) for entry in commit]
+        except TuffError as error:
+            return error
 
     def _put_commits(
-        self, commits: Sequence[Sequence[_Target]], batch: WriteBatch
-    ) -> list[list[tuple[Offset, Offset]] | TuffError]:
-        written: list[list[tuple[Offset, Offset]] | TuffError] = []
-        for targets in commits:
+        self,
+        commits: Sequence[Sequence[PublishEntry]],
+        planned: Sequence[_Plan],
+        logs: Mapping[TopicId, _Target],
+        batch: WriteBatch,
+    ) -> list[Details]:
+        refused = self._refused(logs)
+        details: list[Details] = []
+        plain: list[Sequence[PublishEntry]] = []
+        for commit, plan in zip(commits, planned, strict=True):
+            if plan is None and refused:
+                plan = next((refused[each.topic] for each in commit if each.topic in refused), None)
+            if plan is None:
+                plain.append(commit)
+                continue
+            details += self._put_plain_commits(plain, logs, batch)
+            plain = []
+            details.append(self._put_one_by_one(plan, batch))
+        return details + self._put_plain_commits(plain, logs, batch)
+
+    def _refused(self, logs: Mapping[TopicId, _Target]) -> dict[TopicId, TuffError]:
+        """The topics that have changed since the commits were planned, so that nothing is put."""
+        refused: dict[TopicId, TuffError] = {}
+        for topic, log in logs.items():
             try:
-                written.append(self._put_all(targets, batch, final=True))
-            except TuffError as error:  # it has put no rows
-                written.append(error)
-        return written
+                self._require_same(log)
+            except TuffError as error:
+                refused[topic] = error
+        return refused
+
+    def _put_one_by_one(self, plan: Sequence[_Target] | TuffError, batch: WriteBatch) -> Details:
+        if isinstance(plan, TuffError):
+            return plan
+        try:
+            offsets = self._put_all(plan, batch, final=True)
+        except TuffError as error:  # it has put no rows
+            return error
+        return [
+            RollbackDetail(_pointer_of(target.entry), first, last)
+            for target, (first, last) in zip(plan, offsets, strict=True)
+        ]
+
+    def _put_plain_commits(
+        self,
+        commits: Sequence[Sequence[PublishEntry]],
+        logs: Mapping[TopicId, _Target],
+        batch: WriteBatch,
+    ) -> list[Details]:
+        """Put commits by columns: the rows of neighbouring entries for one topic together."""
+        put: list[RollbackDetail] = []
+        for topic, run in groupby(chain.from_iterable(commits), key=attrgetter("topic")):
+            put += self._put_run(logs[topic], list(run), batch)
+        details = iter(put)
+        return [list(islice(details, len(commit))) for commit in commits]
+
+    def _put_run(
+        self, log: _Target, entries: Sequence[PublishEntry], batch: WriteBatch
+    ) -> list[RollbackDetail]:
+        payloads = [payload for entry in entries for payload in entry.payloads]
+        size_bytes = sum(map(len, payloads))
+        if len(entries) > 1 and (len(payloads) > RUN_COUNT_MAX or size_bytes > RUN_BYTES_MAX):
+            middle = len(entries) // 2
+            put = self._put_run(log, entries[:middle], batch)
+            return put + self._put_run(log, entries[middle:], batch)
+        topic, prefix = log.topic, log.topic.prefix(log.generation)
+        pointers = [_pointer_of(entry) for entry in entries]
+        first, _ = batch.next_offsets(len(payloads))
+        keys = message_keys(prefix, first, len(payloads))
+        if len(payloads) == len(entries):
+            of_rows: Sequence[int] = pointers
+            firsts = lasts = [key[-OFFSET_SIZE:] for key in keys]
+        else:
+            counts = [len(entry.payloads) for entry in entries]
+            of_rows = [*chain.from_iterable(map(repeat, pointers, counts))]
+            stops = [*accumulate(counts)]
+            firsts = [keys[at - n][-OFFSET_SIZE:] for at, n in zip(stops, counts, strict=True)]
+            lasts = [keys[at - 1][-OFFSET_SIZE:] for at in stops]
+        values = transaction_values(keys, payloads, of_rows)
+        batch.put_rows(NewRows(prefix, keys, values, is_plain=False))
+        batch.published(topic, count=len(payloads), size_bytes=size_bytes)
+        index_keys, index_values = final_index_rows(
+            prefix, pointers, firsts, lasts, written_ms=batch.now_ms
+        )
+        batch.puts.update(zip(index_keys, index_values, strict=True))
+        batch.indexed += index_keys
+        self._state.index.add_final(
+            pointers, index_keys, index_values, topic=topic.id, written_ms=batch.now_ms
+        )
+        return [
+            RollbackDetail(pointer, Offset(*unpack_offset(first)), Offset(*unpack_offset(last)))
+            for pointer, first, last in zip(pointers, firsts, lasts, strict=True)
+        ]
 
     def _target(self, topic_id: TopicId, entry: PublishEntry | PublishRequest) -> _Target:
-        self._committer.require_ready()
         topic = self._state.topics.find(topic_id)
         record = topic.require_durable()
         if record.is_retired:
@@ -421,40 +640,85 @@ class Publisher:
         due_ms = None
         if entry.delays is not None:
             due_ms = _due_times_ms(entry.delays, now_ms=self._state.now_ms())
-            numbers = record.partitions.active if is_several else ()
-            self._require_logs_readable(self._logs(topic, numbers) or [topic], entry)
         return _Target(topic, record.generation, entry, due_ms, [] if is_several else None)
 
-    def _require_logs_readable(
-        self, topics: Sequence[Topic], entry: PublishEntry | PublishRequest
-    ) -> None:
-        # Before a row of any entry is put: a commit writes all of its entries or none.
-        if entry.pointer is not None:
-            for topic in topics:
-                log = self._state.topics.maybe_find(topic.id.delayed_log)
-                if log is not None:
-                    log.require_readable()
+    def _put_publishes(
+        self, target: _Target, publishes: Sequence[NumberedPublish], batch: WriteBatch
+    ) -> Results:
+        """Put publishes to one topic, unless an earlier attempt has written them. Several are
+        plain. A single one that is refused raises."""
+        self._require_same(target)
+        prefix = target.topic.prefix(target.generation)
+        found: list[Written | TuffError | None] = []
+        for _, request_id, payloads_crc in publishes:
+            before: Written | TuffError | None = None
+            if request_id is not None:
+                try:
+                    before = self._state.producers.find(prefix, request_id, payloads_crc)
+                except TuffError as error:
+                    if len(publishes) == 1:
+                        raise
+                    before = error
+            found.append(before)
+        new = [each for each, before in zip(publishes, found, strict=True) if before is None]
+        rows = iter(self._put_new(target, new, prefix, batch) if new else ())
+        repeated = [index for index, before in enumerate(found) if isinstance(before, Written)]
+        return Results([next(rows) if each is None else each for each in found], repeated)
+
+    def _put_new(
+        self,
+        target: _Target,
+        publishes: Sequence[NumberedPublish],
+        prefix: bytes,
+        batch: WriteBatch,
+    ) -> Sequence[Written]:
+        written: list[Written] = []
+        if target.numbers is None and _is_plain(target.entry):
+            payloads = [payload for each in publishes for payload in each.request.payloads]
+            first, last = batch.put_plain(prefix, payloads)
+            size_bytes = sum(map(len, payloads))
+            batch.published(target.topic, count=len(payloads), size_bytes=size_bytes)
+            if len(publishes) == 1:
+                written.append(Written(first, last))
+            else:
+                written += _neighbours(first, [len(each.request.payloads) for each in publishes])
+        else:
+            ((first, last),) = self._put_all([target], batch, final=False)
+            due_ms = None if target.due_ms is None else (target.due_ms[0], target.due_ms[-1])
+            written.append(Written(first, last, due_ms, tuple(target.numbers or ())))
+        entries = [
+            (request_id, pack_entry(request_id.number, payloads_crc, each))
+            for (_, request_id, payloads_crc), each in zip(publishes, written, strict=True)
+            if request_id is not None
+        ]
+        if entries:
+            self._state.producers.remember(target.topic, prefix, entries, batch)
+        return written
 
     def _put_all(
         self, targets: Sequence[_Target], batch: WriteBatch, *, final: bool
     ) -> list[tuple[Offset, Offset]]:
-        parts_of = [self._parts(target) for target in targets]
-        for parts in parts_of:
-            for part in parts:
-                self._require_same(part)
-                if not part.entry.payloads:
-                    self._require_stored_here(part)
+        """Put publishes, all or none of them."""
+        parts_of = [self._checked_parts(target) for target in targets]
         return [
-            self._put_publish(target, batch, final=final)
-            if target.numbers is None
-            else self._put_parts(target, parts, batch, final=final)
+            self._put_parts(target, parts, batch, final=final)
             for target, parts in zip(targets, parts_of, strict=True)
         ]
+
+    def _checked_parts(self, target: _Target) -> Sequence[_Target]:
+        """The publish by partition. Raises: it can't be put."""
+        parts = self._parts(target)
+        for part in parts:
+            self._require_same(part)
+            if not part.entry.payloads:
+                self._require_stored_here(part)
+        return parts
 
     def _put_parts(
         self, target: _Target, parts: Sequence[_Target], batch: WriteBatch, *, final: bool
     ) -> tuple[Offset, Offset]:
-        assert target.numbers is not None
+        if target.numbers is None:
+            return self._put_publish(target, batch, final=final)
         target.numbers.extend(part.topic.id.number or 0 for part in parts)
         if len(parts) == 1 or not target.entry.payloads:
             written = [self._put_publish(part, batch, final=final) for part in parts]
@@ -463,14 +727,16 @@ class Publisher:
         # of them gets this order, and the publisher knows the id of each message.
         first, last = batch.next_offsets(len(target.entry.payloads))
         for part in parts:
+            assert part.places is not None
+            offsets = [offset_after(first, place) for place in part.places]
             if part.due_ms is None:
-                self._put_scattered(part, batch, first, final=final)
+                self._put_scattered(part, batch, offsets, final=final)
             else:
-                self._put_delayed(part, part.due_ms, batch, first, final=final)
+                self._put_delayed(part, part.due_ms, batch, offsets, final=final)
         return first, last
 
     def _parts(self, target: _Target) -> Sequence[_Target]:
-        """A publish by partition. They are those at the time at which it is written."""
+        """A publish divided by the partitions that the topic has when the batch is built."""
         if target.numbers is None:
             return [target]
         self._require_same(target)
@@ -510,7 +776,8 @@ class Publisher:
         payloads = target.entry.payloads
         if target.due_ms is not None:
             offsets = batch.next_offsets(len(payloads))
-            self._put_delayed(target, target.due_ms, batch, offsets[0], final=final)
+            every = [offset_after(offsets[0], place) for place in range(len(payloads))]
+            self._put_delayed(target, target.due_ms, batch, every, final=final)
             return offsets
         if payloads:
             offsets = _put_messages(target, batch)
@@ -522,16 +789,12 @@ class Publisher:
         return offsets
 
     def _put_scattered(
-        self, target: _Target, batch: WriteBatch, start: Offset, *, final: bool
+        self, target: _Target, batch: WriteBatch, offsets: Sequence[Offset], *, final: bool
     ) -> None:
-        """Put the messages of one partition, with offsets by their places in the publish."""
+        """Put the messages of one partition, between which others have rows."""
         entry = target.entry
-        assert target.places is not None
-        offsets = [offset_after(start, place) for place in target.places]
         keys = [message_key(target.topic.prefix(target.generation), each) for each in offsets]
-        values = _values(keys, entry, pointer=entry.pointer)
-        for key, value in zip(keys, values, strict=True):
-            batch.put(key, value)
+        batch.puts.update(zip(keys, _values(keys, entry, pointer=entry.pointer), strict=True))
         size_bytes = sum(map(len, entry.payloads))
         batch.published(target.topic, count=len(offsets), size_bytes=size_bytes)
         if entry.pointer is not None:
@@ -542,34 +805,24 @@ class Publisher:
         target: _Target,
         due_ms: Sequence[int],
         batch: WriteBatch,
-        start: Offset,
+        offsets: Sequence[Offset],
         *,
         final: bool,
     ) -> None:
-        """Put delayed rows, or under a transaction the messages of the log that contain them, with
-        offsets by their places in the publish."""
+        """Put delayed rows, or under a transaction the undecided rows that contain them."""
         entry, prefix = target.entry, target.topic.prefix(target.generation)
-        places = range(len(due_ms)) if target.places is None else target.places
-        offsets = [offset_after(start, place) for place in places]
         ids = list(map(DelayedId, due_ms, offsets))
         keys = [delayed_key(prefix, each) for each in ids]
         values = _values(keys, entry, pointer=None)
         if entry.pointer is None:
             batch.delayed += zip(keys, values, strict=True)
-            note = partial(self._state.look_times.note, target.topic.id, min(due_ms))
-            batch.on_durable(note)
+            batch.look_times_ms.append((target.topic.id, min(due_ms)))
             return
-        log = self._state.topics.find_or_add(target.topic.id.delayed_log)
-        generation = _open_log(log, batch)
-        messages = list(map(log_message, ids, values))
-        held = PublishEntry(topic=log.id, payloads=messages, pointer=entry.pointer)
-        in_log = _Target(log, generation, held, places=places)
-        if target.places is not None:
-            self._put_scattered(in_log, batch, start, final=final)
-            return
-        _put_messages(in_log, batch, (offsets[0], offsets[-1]))
-        batch.published(log, count=len(messages), size_bytes=sum(map(len, messages)))
-        self._index(in_log, batch, MESSAGE_ROWS, (offsets[0], offsets[-1]), final=final)
+        for delayed_id, value in zip(ids, values, strict=True):
+            key = undecided_key(prefix, delayed_id.offset)
+            row = undecided_row(entry.pointer, delayed_id, value)
+            batch.delayed.append((key, row.to_bytes(key)))
+        self._index(target, batch, DELAYED_ROWS, (offsets[0], offsets[-1]), final=final)
 
     def _put_reference(self, target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
         """Put a row that publishes the stored messages. It contains their range, so that a later
@@ -579,7 +832,7 @@ class Publisher:
         for entry in stored:
             batch.delete(entry.key)
             self._state.index.discard(entry)
-            batch.on_lost(partial(self._state.index.add, entry))
+            batch.unindexed.append(entry)
         offsets = batch.next_offsets(1)
         offset = offsets[0]
         brings = NO_PAYLOADS
@@ -640,18 +893,22 @@ class Publisher:
         key = index_key(pointer, kind, topic.prefix(target.generation), first)
         batch.put(key, entry.to_bytes(key))
         self._state.index.add_under(key, entry)
-        batch.on_lost(partial(self._state.index.discard, entry))
+        batch.indexed.append(key)
 
     def _invert(self, logs: Sequence[Topic], detail: RollbackDetail, batch: WriteBatch) -> None:
         for log in logs:
             log.require_decided()
         homes = {log.id for log in logs}
-        for entry in self._state.index.message_ranges(detail.pointer):
+        for entry in self._state.index.published_ranges(detail.pointer):
             first, last = max(entry.first, detail.first), min(entry.last, detail.last)
             if entry.topic.home not in homes or first > last:
                 continue
             found = self._state.topics.find(entry.topic)
-            if found.decided is not None and found.decided.generation == entry.generation:
+            if found.decided is None or found.decided.generation != entry.generation:
+                continue
+            if entry.kind == DELAYED_ROWS:
+                batch.drop_undecided(entry.prefix, first, last)
+            else:
                 batch.invert(detail.pointer, entry.prefix, first, last)
                 batch.touch(found)
 
@@ -682,13 +939,41 @@ class Publisher:
         return found is None or found.generation != entry.generation
 
 
-def _details(
-    commit: Sequence[PublishEntry], offsets: Sequence[tuple[Offset, Offset]]
-) -> list[RollbackDetail]:
-    return [
-        RollbackDetail(_pointer_of(entry), first, last)
-        for entry, (first, last) in zip(commit, offsets, strict=True)
-    ]
+def _as_published(request: PublishRequest, written: Written, *, is_repeated: bool) -> Published:
+    first, last, due_ms, partitions = written
+    pointer = request.pointer
+    detail = None if pointer is None else RollbackDetail(pointer, first, last)
+    first_id = MessageId(*first)
+    last_id = first_id if last is first else MessageId(*last)
+    delayed = None
+    if due_ms is not None:
+        ids = DelayedId(due_ms[0], first), DelayedId(due_ms[1], last)
+        delayed = DelayedRange(*ids, len(request.payloads))
+    return Published(first_id, last_id, detail, delayed, partitions, is_repeated)
+
+
+def _neighbours(first: Offset, counts: Sequence[int]) -> Iterator[Written]:
+    """Publishes with these counts of messages, one behind the other."""
+    number = first.to_int()
+    for count in counts:
+        first = Offset.from_int(number)
+        last = first if count == 1 else Offset.from_int(number + count - 1)
+        yield Written(first, last)
+        number += count
+
+
+def _has_only_payloads(entry: PublishEntry | PublishRequest) -> bool:
+    return bool(
+        entry.payloads
+        and entry.attributes is None
+        and entry.delays is None
+        and entry.ttls_s is None
+    )
+
+
+def _is_plain(entry: PublishEntry | PublishRequest) -> bool:
+    """Whether its rows are plain: they have payloads and nothing else."""
+    return entry.pointer is None and _has_only_payloads(entry)
 
 
 def _pointer_of(entry: PublishEntry | PublishRequest) -> int:
@@ -716,25 +1001,11 @@ def _due_times_ms(delays: Sequence[Delay], *, now_ms: int) -> list[int]:
     return due_ms
 
 
-def _open_log(delayed_log: Topic, batch: WriteBatch) -> int:
-    """The generation of a topic's delayed log, which the batch creates if there is none. Raises:
-    DamagedRecordError, OwnershipMovingError."""
-    delayed_log.require_readable()
-    record = delayed_log.decided
-    if record is None or record.generation < 0:
-        record = created(record, delayed_log.id, _LOG_PROPERTIES)
-        batch.change_topic(delayed_log, record)
-    return record.generation
-
-
-def _put_messages(
-    target: _Target, batch: WriteBatch, offsets: tuple[Offset, Offset] | None = None
-) -> tuple[Offset, Offset]:
-    """`offsets`: those that are assigned already."""
+def _put_messages(target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
     prefix, entry = target.topic.prefix(target.generation), target.entry
     if entry.pointer is None and entry.attributes is None and not any(entry.ttls_s or ()):
         return batch.put_plain(prefix, entry.payloads)
-    offsets = offsets or batch.next_offsets(len(entry.payloads))
+    offsets = batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
     values = _values(keys, entry, pointer=entry.pointer)
     batch.put_rows(NewRows(prefix, keys, values, is_plain=False))

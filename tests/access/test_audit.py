@@ -4,8 +4,8 @@ from access.audit import (
     FAILURE_KINDS_MAX,
     FAILURES_WINDOW_MS,
     Act,
+    ActKind,
     Failures,
-    Kind,
     changes,
     ends_transaction,
 )
@@ -16,7 +16,7 @@ WINDOW_MS = FAILURES_WINDOW_MS
 
 def refusal(at_ms: int, *, principal: str | None = None, topic: str = "t") -> Act:
     return Act(
-        kind=Kind.REFUSAL,
+        kind=ActKind.REFUSAL,
         at_ms=at_ms,
         principal=principal,
         operation="GET x",
@@ -68,8 +68,8 @@ def test_a_clock_that_is_set_back_ends_the_window() -> None:
 
 def test_a_record_is_bounded_and_shows_no_text_of_the_client_but_names() -> None:
     form = Act(
-        kind=Kind.REFUSAL, at_ms=1, parameters={"t": "x" * 10_000}, traceparent="a secret"
-    ).form()
+        kind=ActKind.REFUSAL, at_ms=1, parameters={"t": "x" * 10_000}, traceparent="a secret"
+    ).body()
 
     assert form["traceparent"] is None
     assert form["parameters"] == {"t": "x" * 128 + "…"}

@@ -3,7 +3,8 @@
 import pytest
 
 from access.changes import granted, revoked
-from access.principals import AccessFileError, Right, hash_of, parse
+from access.principals import AccessFileError, hash_of, parse
+from tuff.protocol.operations import Right
 
 TOKEN = f'tokens = ["sha256:{hash_of("secret")}"]'
 FILE = f"""# who may do what

@@ -2,7 +2,8 @@
 
 import pytest
 
-from access.principals import EVERY, AccessFileError, Right, hash_of, parse
+from access.principals import EVERY, AccessFileError, hash_of, parse
+from tuff.protocol.operations import Right
 
 BILLING = f"""
 [principals.billing]

@@ -4,16 +4,16 @@ import os
 from errno import ENOSPC
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from admin import commands
-from messaging.storage.rows import frame, prefix_of
+from messaging.model.rows import frame, prefix_of
 from tests.admin.files import found_in, now_ms, stored_files
 from tests.admin.judge import look
 from tests.cli.command import tuff_command as tuff
-from tuff.disk.backup_archive import MAGIC, VERSION
 from tuff.protocol.ids import TopicId
+from tuff_storage.disk.backup_archive import MAGIC, VERSION
+from tuff_storage.leveldb.engine import plyvel
 from tx.files import NEWER
 
 

@@ -19,7 +19,7 @@ from admin.findings import RefusedError
 from process.directory_locks import DirectoryNameError
 from tests.cli.command import tuff_command as tuff
 from tests.http.process import serve
-from tuff.disk.locks import LOCK_FILE, DirectoryLockedError
+from tuff_storage.disk.locks import LOCK_FILE, DirectoryLockedError
 
 DIE = """
 import os, signal, sys

@@ -4,17 +4,17 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from admin.data_directory import DataDirectory
 from admin.salvage import salvage
-from messaging.storage.rows import DELAYED, prefix_stop
+from messaging.model.rows import DELAYED, prefix_stop
 from tests.admin.files import found_in, now_ms
 from tests.cli.command import tuff_command
 from tests.http.calls import Topic, begin, created
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
+from tuff_storage.leveldb.engine import plyvel
 
 LATER = 300  # seconds; no test lasts so long
 
@@ -26,7 +26,7 @@ def told(server: ServerProcess) -> object:
 
 
 def server_with_some(home: Path) -> ServerProcess:
-    """A server with two messages that wait, and one in the log of an open transaction."""
+    """A server with two messages that wait, and one of an open transaction."""
     server = serve(home)
     with closing(server.client()) as client:
         topic = created(client, "default", "t1")
@@ -93,8 +93,12 @@ def test_the_rows_are_shown(left: tuple[Path, object]) -> None:
     assert [(row["topic"], row["payload"], row["ttl_s"]) for row in rows] == [
         ("default:t1", "a", None),
         ("default:t1", "b", 60),
+        ("default:t1", "c", None),
     ]
-    assert [row["due_ms"] for row in rows] == [each["due"] for each in before]  # type: ignore[attr-defined] # a list
+    assert [row["tx_pointer"] is None for row in rows] == [True, True, False]
+    dues = [row["due_ms"] for row in rows]
+    assert dues[:2] == [each["due"] for each in before]  # type: ignore[attr-defined] # a list
+    assert dues[1] <= dues[2] < dues[1] + 60_000
 
 
 def test_a_backup_of_a_running_server_has_what_waits(tmp_path: Path) -> None:

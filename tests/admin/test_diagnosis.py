@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from admin import diagnosis, doctor
-from admin.diagnosis import Diagnosis, Level
+from admin import doctor_diagnosis, doctor_measurements
+from admin.doctor_diagnosis import Diagnosis, Level
 from process.disk_space import Space
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ def found(tmp_path: Path, *assignments: str, now_ms: int = NOW_MS) -> dict[str, 
     steps = iter(range(1_000_000))
     return {
         each.check: each
-        for each in doctor.findings(
+        for each in doctor_measurements.findings(
             None, tmp_path, list(assignments), now_ms=now_ms, elapsed_s=lambda: next(steps) / 1000
         )
     }
@@ -32,30 +32,30 @@ def found(tmp_path: Path, *assignments: str, now_ms: int = NOW_MS) -> dict[str, 
 @pytest.mark.parametrize(
     ("result", "level"),
     [
-        (diagnosis.python_version((3, 11)), Level.OK),
-        (diagnosis.python_version((3, 10)), Level.PROBLEM),
-        (diagnosis.library("orjson", "3.10.2", "3.10"), Level.OK),
-        (diagnosis.library("orjson", "3.9.9", "3.10"), Level.PROBLEM),
-        (diagnosis.library("orjson", None, "3.10"), Level.PROBLEM),
-        (diagnosis.open_files(None, connections_max=20_000, spare=1_000), Level.OK),
-        (diagnosis.open_files(20_000, connections_max=20_000, spare=1_000), Level.WARNING),
-        (diagnosis.open_files(1_000, connections_max=20_000, spare=1_000), Level.PROBLEM),
-        (diagnosis.memory(GIB), Level.OK),
-        (diagnosis.memory(300 << 20), Level.WARNING),
-        (diagnosis.memory(100 << 20), Level.PROBLEM),
-        (diagnosis.space("d", Space(GIB, 100 * GIB)), Level.OK),
-        (diagnosis.space("d", Space(200 << 20, 100 * GIB)), Level.WARNING),
-        (diagnosis.space("d", Space(1 << 20, 100 * GIB)), Level.PROBLEM),
-        (diagnosis.inodes("d", free=0, total=0), Level.OK),
-        (diagnosis.inodes("d", free=5_000, total=10_000), Level.WARNING),
-        (diagnosis.inodes("d", free=5, total=10_000), Level.PROBLEM),
-        (diagnosis.fsync("d", [0.001] * 10), Level.OK),
-        (diagnosis.fsync("d", [0.001] * 8 + [0.06] * 2), Level.WARNING),
-        (diagnosis.fsync("d", [0.6] * 10), Level.PROBLEM),
-        (diagnosis.clock(is_synchronised=True, now_ms=10, newest_ms=None), Level.OK),
-        (diagnosis.clock(is_synchronised=None, now_ms=10, newest_ms=10), Level.OK),
-        (diagnosis.clock(is_synchronised=False, now_ms=10, newest_ms=10), Level.WARNING),
-        (diagnosis.clock(is_synchronised=True, now_ms=10, newest_ms=5_000), Level.PROBLEM),
+        (doctor_diagnosis.python_version((3, 11)), Level.OK),
+        (doctor_diagnosis.python_version((3, 10)), Level.PROBLEM),
+        (doctor_diagnosis.library("orjson", "3.10.2", "3.10"), Level.OK),
+        (doctor_diagnosis.library("orjson", "3.9.9", "3.10"), Level.PROBLEM),
+        (doctor_diagnosis.library("orjson", None, "3.10"), Level.PROBLEM),
+        (doctor_diagnosis.open_files(None, connections_max=20_000, spare=1_000), Level.OK),
+        (doctor_diagnosis.open_files(20_000, connections_max=20_000, spare=1_000), Level.WARNING),
+        (doctor_diagnosis.open_files(1_000, connections_max=20_000, spare=1_000), Level.PROBLEM),
+        (doctor_diagnosis.memory(GIB), Level.OK),
+        (doctor_diagnosis.memory(300 << 20), Level.WARNING),
+        (doctor_diagnosis.memory(100 << 20), Level.PROBLEM),
+        (doctor_diagnosis.space("d", Space(GIB, 100 * GIB)), Level.OK),
+        (doctor_diagnosis.space("d", Space(200 << 20, 100 * GIB)), Level.WARNING),
+        (doctor_diagnosis.space("d", Space(1 << 20, 100 * GIB)), Level.PROBLEM),
+        (doctor_diagnosis.inodes("d", free=0, total=0), Level.OK),
+        (doctor_diagnosis.inodes("d", free=5_000, total=10_000), Level.WARNING),
+        (doctor_diagnosis.inodes("d", free=5, total=10_000), Level.PROBLEM),
+        (doctor_diagnosis.fsync("d", [0.001] * 10), Level.OK),
+        (doctor_diagnosis.fsync("d", [0.001] * 8 + [0.06] * 2), Level.WARNING),
+        (doctor_diagnosis.fsync("d", [0.6] * 10), Level.PROBLEM),
+        (doctor_diagnosis.clock(is_synchronised=True, now_ms=10, newest_ms=None), Level.OK),
+        (doctor_diagnosis.clock(is_synchronised=None, now_ms=10, newest_ms=10), Level.OK),
+        (doctor_diagnosis.clock(is_synchronised=False, now_ms=10, newest_ms=10), Level.WARNING),
+        (doctor_diagnosis.clock(is_synchronised=True, now_ms=10, newest_ms=5_000), Level.PROBLEM),
     ],
 )
 def test_a_measurement_is_judged(result: Diagnosis, level: Level) -> None:
@@ -64,8 +64,11 @@ def test_a_measurement_is_judged(result: Diagnosis, level: Level) -> None:
 
 
 def test_a_volatile_file_system_is_a_problem() -> None:
-    assert diagnosis.file_system("d", None) is None
-    ext4, tmpfs = diagnosis.file_system("d", "ext4"), diagnosis.file_system("d", "tmpfs")
+    assert doctor_diagnosis.file_system("d", None) is None
+    ext4, tmpfs = (
+        doctor_diagnosis.file_system("d", "ext4"),
+        doctor_diagnosis.file_system("d", "tmpfs"),
+    )
     assert ext4 is not None
     assert tmpfs is not None
     assert (ext4.level, tmpfs.level) == (Level.OK, Level.PROBLEM)
@@ -164,15 +167,50 @@ def test_a_gateway_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:
     assert "can't be reached" in refused.detail
 
 
+SERVER = ("server", "aio", "cli", "tables")
+
+
+def test_a_library_without_its_c_code_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuff_storage.leveldb.crc32c.google_crc32c.implementation", "python")
+
+    named = found(tmp_path)["library google-crc32c without its C code"]
+
+    assert named.level is Level.WARNING
+
+
+def test_exactly_one_leveldb_is_installed_wherever_the_server_runs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    tables = [Requirement(each) for each in project["optional-dependencies"]["tables"]]
+    engines = [each for each in tables if each.name in doctor_measurements.ENGINES]
+    places = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")]
+
+    for minor in range(11, 15):
+        for system, machine in places:
+            place = {"python_version": f"3.{minor}", "sys_platform": system}
+            chosen = [
+                each.name
+                for each in engines
+                if each.marker and each.marker.evaluate({**place, "platform_machine": machine})
+            ]
+            has_wheels = (minor, system, machine) in [(11, *places[0]), (12, *places[0])]
+            expected = "plyvel" if has_wheels or minor == 11 else "plyvel-next"
+            assert chosen == [expected], place
+
+
 def test_the_libraries_are_those_that_the_package_requires() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    texts = [*project["dependencies"], *project["optional-dependencies"]["server"]]
+    extras = project["optional-dependencies"]
+    texts = [*project["dependencies"], *(each for name in SERVER for each in extras[name])]
     minimum = {
         each.name: str(next(one.version for one in each.specifier if one.operator == ">="))
         for each in map(Requirement, texts)
+        if each.name != "tuff-messaging"
     }
 
-    assert doctor.LIBRARIES.items() <= minimum.items()
-    assert diagnosis.PYTHON_MIN == (3, 11)
+    assert f"tuff-messaging[{','.join(SERVER[1:])}]" in extras["server"]
+    assert (doctor_measurements.LIBRARIES | doctor_measurements.ENGINES).items() <= minimum.items()
+    assert doctor_diagnosis.PYTHON_MIN == (3, 11)
     assert project["requires-python"] == ">=3.11"
     assert requires("tuff-messaging")

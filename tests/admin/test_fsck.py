@@ -1,9 +1,9 @@
 """`tuff fsck` finds every provable corruption, and nothing in intact data."""
 
 import subprocess
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from admin.data_directory import DataDirectory
@@ -12,7 +12,9 @@ from tests.cli.command import tuff_command
 from tests.http.calls import begin, created
 from tests.http.client import ok
 from tests.http.process import serve
-from tuff.leveldb.log import masked_crc32c
+from tuff_storage.leveldb.crc32c import crc32c
+from tuff_storage.leveldb.engine import plyvel
+from tuff_storage.leveldb.log import masked_crc32c
 from tx.files import FileKind, known_file, list_files
 
 
@@ -29,6 +31,17 @@ def vouched_lengths(directory: Path) -> dict[str, int]:
         for known in files
         if known.kind is FileKind.LOG and known.header.previous_sequence in names
     }
+
+
+def test_the_checksum_of_a_memory_map_is_that_of_its_bytes(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 10_000
+    (tmp_path / "file").write_bytes(data)
+
+    with (
+        (tmp_path / "file").open("rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
+    ):
+        assert crc32c(mapped) == crc32c(data)
 
 
 def test_the_checksum_of_leveldb_is_crc32c() -> None:

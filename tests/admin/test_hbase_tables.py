@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from admin.hbase_regions import Region
-from admin.hbase_tables import RECORDED_WITHIN_S, STATE_READ_S, RegionObservers
-from messaging.retention.expiry import RetentionState
-from messaging.retention.region_observers import RECORDS, STATE_NAME, RegionRecord, pack_state
+from admin.hbase_tables import RECORDED_WITHIN_S, STATE_READ_S, ObserversOfTables
+from messaging.log.region_observers import RECORDS, STATE_NAME, RegionRecord, pack_state
+from messaging.model.expiry import RetentionState
 
 NOON_MS = 1_480_000_000_000
 REGIONS = [
@@ -25,7 +25,7 @@ class ServerAndRegions:
         (directory / RECORDS).mkdir()
         self.elapsed_s = 0.0
         self.due: dict[float, int] = {}  # by the time at which the server writes a state, its time
-        self.observed = RegionObservers(
+        self.observed = ObserversOfTables(
             directory, {"t_message"}, elapsed_s=lambda: self.elapsed_s, sleep=self.sleep
         )
 

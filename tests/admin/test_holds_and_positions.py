@@ -3,17 +3,17 @@
 from contextlib import closing
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from admin.data_directory import DataDirectory
 from admin.salvage import salvage
-from messaging.storage.rows import HOLDS, POSITIONS, prefix_stop
+from messaging.model.rows import HOLDS, POSITIONS, prefix_stop
 from tests.admin.files import found_in, now_ms
 from tests.cli.command import tuff_command
 from tests.http.calls import created
 from tests.http.client import ok
 from tests.http.process import ServerProcess, serve
+from tuff_storage.leveldb.engine import plyvel
 
 PLACE = "0000015896dfd00000050000000000000000ffff"
 PATH = "/v1/namespaces/default/topics/t1"

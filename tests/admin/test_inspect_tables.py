@@ -7,15 +7,15 @@ import pytest
 
 from admin.findings import RefusedError
 from admin.inspect_tables import decoded, store_rows, table_rows
+from messaging.engines.leveldb import LevelDbStore
+from messaging.engines.memory import MemoryStore
+from messaging.engines.store import Store
+from messaging.model.rows import MessageRow, PayloadRow, message_key
 from messaging.service import MessagingService
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, first_whole
-from messaging.storage.rows import MessageRow, PayloadRow, message_key
 from tests.messaging.world import AUDIT, NOON_MS, World, publish, request
-from tuff.disk.locks import DirectoryLockedError
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.ids import Offset
+from tuff_storage.disk.locks import DirectoryLockedError
 
 
 async def test_rows_of_every_table_are_decoded(world: World, service: MessagingService) -> None:
@@ -24,7 +24,7 @@ async def test_rows_of_every_table_are_decoded(world: World, service: MessagingS
     await service.publisher.store(AUDIT, request(b"\xff", pointer=7))
     await publish(service, pointer=7)
 
-    rows = [dict(row) for row in store_rows(PackedRowStore(MemoryStore(world.rows)))]
+    rows = [dict(row) for row in store_rows(Store(MemoryStore(world.rows)))]
     for row in rows:
         del row["key"]
 
@@ -64,7 +64,7 @@ async def test_attributes_are_shown_or_their_bytes_if_they_have_another_form(
     key = message_key(b"other:t:\x00\x00\x00\x01", Offset(NOON_MS, 9))
     world.rows[key] = MessageRow(payload=b"b", attributes=b"later").to_bytes(key)
 
-    rows = [*store_rows(PackedRowStore(MemoryStore(world.rows)))]
+    rows = [*store_rows(Store(MemoryStore(world.rows)))]
 
     shown = {"key": "k", "tags": ["eu"], "headers": {"n": {"base64": "/w=="}}}
     assert [(row["kind"], row.get("attributes")) for row in rows if "payload" in row] == [
@@ -83,7 +83,7 @@ async def test_a_corrupt_row_is_shown_and_hides_no_other(
     world.rows[b"mshort"] = b""
     world.rows[b"ibad"] = b"?"
 
-    rows = list(store_rows(PackedRowStore(MemoryStore(world.rows))))
+    rows = list(store_rows(Store(MemoryStore(world.rows))))
 
     damages = {(row["table"], row["place"]) for row in rows if row["kind"] == "damage"}
     assert damages == {
@@ -105,7 +105,7 @@ def test_an_intact_value_with_a_key_that_is_too_short_is_shown_as_corrupt() -> N
 
 def test_a_directory_that_a_server_has_open_is_not_read(tmp_path: Path) -> None:
     with (
-        closing(LevelDbStore(tmp_path, first_whole=first_whole)),
+        closing(LevelDbStore(tmp_path)),
         pytest.raises(DirectoryLockedError, match="open"),
     ):
         list(table_rows(tmp_path))

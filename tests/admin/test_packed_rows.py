@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-import plyvel
 import pytest
 
-from messaging.storage.packed_rows import is_packed
-from messaging.storage.rows import MESSAGES
+from messaging.model.packed_rows import is_packed
+from messaging.model.rows import MESSAGES
 from tests.admin.files import flipped, found_in
 from tests.admin.test_salvage import assert_nothing_new, salvaged
 from tests.http.calls import Topic, created, payloads
 from tests.http.client import ok
 from tests.http.process import ServerProcess, serve
 from tests.messaging.packed_stores import without_flags, without_sizes
+from tuff_storage.leveldb.engine import plyvel
 
 PAYLOADS = [f"message {number:03} of a run".encode() for number in range(100)]
 HEAD_BYTES = (

@@ -10,12 +10,11 @@ from admin.inspect_tables import table_rows
 from admin.readable_rows import ReadableRows
 from admin.salvage_messages import MessageSalvage
 from admin.salvage_transactions import ProvenOutcome
-from messaging.partitions import ONE_PARTITION, Partitions
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import first_whole
-from messaging.storage.rows import BEFORE_ALL, TOPICS, split_topic, topic_key
-from messaging.topics import TTL_S_MAX, TopicRecord
+from messaging.engines.leveldb import LevelDbStore
+from messaging.engines.memory import MemoryStore
+from messaging.log.topics import TTL_S_MAX, TopicRecord
+from messaging.model.partitions import ONE_PARTITION, Partitions
+from messaging.model.rows import BEFORE_ALL, TOPICS, split_topic, topic_key
 from tests.cli.command import tuff_command
 from tests.http.calls import Topic, begin
 from tests.http.client import ok
@@ -33,7 +32,7 @@ NAMES = {0: ORDERS} | {number: ORDERS.partition(number) for number in range(1, 6
 
 
 def stored(directory: Path, records: Mapping[int, TopicRecord]) -> ReadableRows:
-    store = LevelDbStore(directory, first_whole=first_whole)
+    store = LevelDbStore(directory)
     keys = {number: topic_key(NAMES[number]) for number in records}
     store.write(
         [(keys[number], record.to_bytes(keys[number])) for number, record in records.items()]

@@ -4,11 +4,11 @@ import random
 import shutil
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from admin.readable_rows import survey
-from messaging.storage.rows import frame
+from messaging.model.rows import frame
+from tuff_storage.leveldb.engine import plyvel
 
 SECTOR = 512  # bytes
 KEYS = [b"m%06d" % number for number in range(400)]

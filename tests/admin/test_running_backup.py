@@ -14,9 +14,8 @@ from admin.backup_and_restore import restore_archive
 from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError
 from admin.fsck import check
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.packed_rows import first_whole
-from messaging.storage.rows import MESSAGES, ROWS_STOP
+from messaging.engines.leveldb import LevelDbStore
+from messaging.model.rows import MESSAGES, ROWS_STOP
 from tests.admin.files import PATIENT, now_ms
 from tests.client.proxy import losing
 from tests.formats.history import History
@@ -24,11 +23,11 @@ from tests.http.calls import TRANSACTIONS, Topic, begin, created
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess, serve
-from tuff.cli import main
-from tuff.cli.fsck_and_backup import download
-from tuff.client_errors import ConnectionLostError
-from tuff.disk.backup_archive import ArchiveError, read_parts
+from tuff.errors import ConnectionLostError
 from tuff.protocol.errors import DamagedRecordError
+from tuff_cli import main
+from tuff_cli.fsck_and_backup import download
+from tuff_storage.disk.backup_archive import ArchiveError, read_parts
 
 LARGE = "x" * 500_000  # characters; thirty of them are more than sockets hold between two processes
 LARGE_COUNT = 30
@@ -41,6 +40,18 @@ def restored(archive: Path) -> Path:
     restore_archive(archive, home / "data", now_ms=now_ms())
     assert check(DataDirectory.of(home / "data"), now_ms=now_ms()).findings == []
     return home
+
+
+def test_a_restore_counts_the_rows_as_a_check_does(tmp_path: Path, new_server: NewServer) -> None:
+    """It counted packed rows as one, and the check of the same data counted each of them."""
+    server = new_server()
+    ok(created(server.client(), "one", "packed").publish(*["small"] * 1_000))
+    download(server.url, tmp_path / "backup")
+
+    row_count = restore_archive(tmp_path / "backup", tmp_path / "data", now_ms=now_ms())
+
+    assert row_count == check(DataDirectory.of(tmp_path / "data"), now_ms=now_ms()).row_count
+    assert row_count > 1_000
 
 
 @contextmanager
@@ -236,7 +247,7 @@ def test_a_damaged_row_is_named_and_ends_the_backup(new_server: NewServer, tmp_p
     topic = created(client, "one", "main")
     ok(topic.publish("soon damaged"))
     server.end()
-    with closing(LevelDbStore(server.data / "messages", first_whole=first_whole)) as store:
+    with closing(LevelDbStore(server.data / "messages")) as store:
         [(key, value)] = store.scan(MESSAGES, ROWS_STOP)
         store.write([(key, value[:-1] + b"D")])
     server = new_server(home=server.home)

@@ -4,12 +4,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from admin.data_directory import DataDirectory
 from admin.salvage import SalvageReport, salvage
-from messaging.storage.rows import frame, prefix_of
+from messaging.model.rows import frame, prefix_of
 from tests.admin.files import Past, flipped, found_in, now_ms, sample, stored_files
 from tests.admin.judge import Seen, look, lost_count_max
 from tests.cli.command import tuff_command
@@ -17,8 +16,9 @@ from tests.formats.history import History
 from tests.http.calls import TRANSACTIONS, Topic, begin, entry, payloads
 from tests.http.client import ok, until
 from tests.http.process import serve
-from tuff.disk.records import pack_frame
 from tuff.protocol.ids import TopicId
+from tuff_storage.disk.records import pack_frame
+from tuff_storage.leveldb.engine import plyvel
 from tx.edits import to_bytes
 from tx.files import NEWER, FileKind, list_files
 

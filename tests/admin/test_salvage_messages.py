@@ -3,18 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
-import plyvel
-
 from admin.readable_rows import ReadableRows
 from admin.salvage_messages import MessageSalvage, SalvagedRows
 from admin.salvage_transactions import ProvenOutcome
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import first_whole
-from messaging.storage.pointer_index import ASIDE_ROWS, MESSAGE_ROWS, IndexedRange
-from messaging.storage.rows import INDEX, MessageRow, message_key, prefix_of, topic_key
-from messaging.topics import TopicRecord
+from messaging.engines.leveldb import LevelDbStore
+from messaging.engines.memory import MemoryStore
+from messaging.log.pointer_index import ASIDE_ROWS, MESSAGE_ROWS, IndexedRange
+from messaging.log.topics import TopicRecord
+from messaging.model.rows import INDEX, MessageRow, message_key, prefix_of, topic_key
 from tuff.protocol.ids import Offset, TopicId
+from tuff_storage.leveldb.engine import plyvel
 
 TOPIC = TopicId("default", "t1")
 PREFIX = prefix_of(TOPIC, 1)
@@ -34,13 +32,13 @@ TOPICS = {topic_key(TOPIC): RECORD.to_bytes(topic_key(TOPIC))}
 
 def write(directory: Path, rows: dict[bytes, bytes]) -> None:
     """Each call writes a log of its own; the next one, or `settle`, makes a table of it."""
-    store = LevelDbStore(directory, first_whole=first_whole)
+    store = LevelDbStore(directory)
     store.write(list(rows.items()))
     store.close()
 
 
 def settle(directory: Path) -> None:
-    LevelDbStore(directory, first_whole=first_whole).close()
+    LevelDbStore(directory).close()
 
 
 def damage(path: Path, needle: bytes) -> None:

@@ -1,5 +1,6 @@
 """Edits after corruption in a transaction log are still used."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from admin.salvage_transactions import (
@@ -18,6 +19,7 @@ from tx.edits import (
     PointerRange,
     SinkForgotten,
     Started,
+    StoreJoined,
 )
 from tx.files import FileHeader, FileKind, pack_header
 from tx.outcomes import EndedState
@@ -143,3 +145,21 @@ def test_rows_that_prove_the_commit_of_an_epoch_keep_it_from_being_written_twice
     image = complete_state(prove_state(tmp_path, None), RowEvidence(committed={CUT_OFF}), now_ms=5)
 
     assert [(sink.epoch, sink.state) for sink in image.sinks] == [(4, EndedState.COMMITTED)]
+
+
+def test_a_transaction_whose_join_may_be_lost_is_not_one_of_messages_only(tmp_path: Path) -> None:
+    """It would be pruned, and what the other store keeps under its pointer would be visible."""
+    batches: list[list[Edit]] = [
+        [
+            BlockReserved(1, PointerRange(1_000_001, 1_000_065)),
+            replace(started(CUT_OFF), is_messages_only=True),
+        ],
+        [StoreJoined(2, CUT_OFF)],
+        [replace(started(PROVEN), is_messages_only=True)],
+    ]
+    log_with_a_corrupt_length(tmp_path, batches)
+
+    image = complete_state(prove_state(tmp_path, None), RowEvidence(), now_ms=3)
+
+    assert image.prunable == ()
+    assert {CUT_OFF, PROVEN} <= set(image.view.invalid)

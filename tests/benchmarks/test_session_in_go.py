@@ -1,7 +1,6 @@
 """A client of sessions in another language, which was written from docs/session.md."""
 
 import json
-import shutil
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,11 +10,9 @@ import pytest
 from benchmarks.access import subjects
 from benchmarks.generator import SOURCES, build
 from tests.http.process import serve
+from tests.programs import needs
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("go") is None, reason="needs the go command"),
-]
+pytestmark = [pytest.mark.slow, needs("go")]
 
 
 def test_the_go_client_reads_and_writes_the_documented_bytes() -> None:

@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from unittest.mock import patch
 from urllib.request import Request, urlopen
 
-from tuff.cli import main
+from tuff_cli import main
 
 ENDS_WITHIN_S = 20.0  # seconds
 
@@ -61,7 +61,7 @@ class Started:
 def started(*arguments: str, url: str) -> Iterator[Started]:
     """`tuff ARGUMENTS` for the server at `url`; it is killed where a test fails before it ends."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tuff.cli", *arguments, "--url", url],
+        [sys.executable, "-m", "tuff_cli", *arguments, "--url", url],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

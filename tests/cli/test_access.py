@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from access.principals import Right, parse
+from access.principals import parse
 from tests.cli.command import tuff_command
+from tuff.protocol.operations import Right
 
 RIGHTS = """
 [[principals.billing.rights]]

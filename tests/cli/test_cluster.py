@@ -5,14 +5,13 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from metadata.leveldb import LevelDbMetadataStore
 from tests.cli.command import tuff_command
 from tests.cli.conftest import Tuff
 from tests.cluster.operated import CLUSTER_ID, Server, operated
+from tests.metadata.memory_store import MemoryMetadataStore
 
 
 @dataclass
@@ -36,8 +35,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    store = LevelDbMetadataStore(tmp_path / "metadata")
+def cluster() -> Iterator[Cluster]:
+    store = MemoryMetadataStore()
     ready, made = threading.Event(), []
     ended = asyncio.Event()
 
@@ -73,7 +72,7 @@ def test_the_servers_are_shown_with_their_topics_and_the_leader(cluster: Cluster
 
 
 def test_owners_are_read_page_by_page(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuff.cli.cluster.PAGE_COUNT_MAX", 2)
+    monkeypatch.setattr("tuff_cli.cluster.PAGE_COUNT_MAX", 2)
     cluster.claim(0, "a", "c", "e")
     cluster.claim(1, "b", "d")
 

@@ -10,13 +10,13 @@ import click
 import pytest
 
 from tests.cli.command import tuff_command
-from tuff.cli.options import Start, TopicEnd, parse_start, topic_of
-from tuff.cli.output import moment, payload_text, print_table, seconds, shown
-from tuff.cli.program import EXIT_CODES, program
-from tuff.cli.pub import gather, read_lines, split_groups
-from tuff.cli.snapshot_log_table import difference
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, TopicId
+from tuff_cli.options import Start, parse_start, topic_of
+from tuff_cli.output import Table, moment, payload_text, print_table, seconds, shown
+from tuff_cli.program import EXIT_CODES, program
+from tuff_cli.pub import gather, read_lines, split_groups
+from tuff_cli.snapshot_log_table import difference
 
 NOW_MS = 1480000000000
 NO_SERVER = "http://127.0.0.1:1"  # no HTTP server listens on port 1
@@ -30,14 +30,16 @@ def reads(*chunks: bytes) -> Callable[[int], bytes]:
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        ("earliest", TopicEnd.EARLIEST),
-        ("latest", TopicEnd.LATEST),
+        ("earliest", "earliest"),
+        ("latest", "latest"),
         ("0000015896dfd0000005" + "0" * 20, MessageId(NOW_MS, 5)),
         ("10m", NOW_MS - 600_000),
         ("1.5h", NOW_MS - 5_400_000),
         ("250ms", NOW_MS - 250),
         ("999999999d", 0),
         ("1480000000001", 1480000000001),
+        ("0", 0),
+        ("1480000060000", NOW_MS + 60_000),  # the clock of the server may be ahead
         ("2016-11-24T15:06:40Z", NOW_MS),
         ("2016-11-24T16:06:40+01:00", NOW_MS),
     ],
@@ -49,6 +51,23 @@ def test_a_start_position_has_many_forms(text: str, start: Start) -> None:
 @pytest.mark.parametrize("text", ["", "yesterday", "-1", "10 m", "2016-13-01", "g" * 40])
 def test_an_invalid_start_position_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
+        parse_start(text, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1480000000", "1480000000 ms since the epoch was before 1974"),  # in seconds
+        ("2016", "2016 ms since the epoch was before 1974"),
+        ("1480000000000000", "is in the future"),  # in microseconds
+        ("1480000000000000000", "is in the future"),  # in nanoseconds
+        ("2116-11-24", r"2116-11-24 is in the future \(2116-11-24T"),
+        ("9999-12-31T23:59:59Z", "is in the future"),
+        ("7" + "f" * 39, "is in the future"),
+    ],
+)
+def test_a_start_in_a_wrong_unit_or_in_the_future_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(click.BadParameter, match=reason):
         parse_start(text, now_ms=NOW_MS)
 
 
@@ -67,6 +86,12 @@ def test_lines_are_published_as_they_arrive_also_across_reads() -> None:
     batches = split_groups(read_lines(reads(b"one\ntw", b"o\n\nth", b"ree")))
 
     assert list(batches) == [[b"one"], [b"two", b""], [b"three"]]
+
+
+def test_lines_from_windows_lose_their_carriage_returns() -> None:
+    lines = read_lines(reads(b"one\r\ntwo\r", b"\na\rb\n\r\nlast\r"))
+
+    assert list(lines) == [[b"one"], [b"two", b"a\rb", b""], [b"last\r"]]
 
 
 def test_many_lines_at_once_become_several_publishes() -> None:
@@ -105,7 +130,7 @@ def test_times_and_durations_are_readable() -> None:
 
 
 def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("a", "b"), [], title="nothing here")
+    print_table(Table(("a", "b"), [], "nothing here"))
 
     assert capsys.readouterr().out == "nothing here\n  none\n"
 
@@ -113,9 +138,9 @@ def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_table_in_a_pipe_has_unwrapped_lines_without_colours(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_table(("name", "value"), [("x", "y" * 100), ("[red]z", None)], title="rows")
+    print_table(Table(("name", "value"), [("x", "y" * 100), ("[red]z", None)], "rows"))
 
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    lines = capsys.readouterr().out.splitlines()
     assert lines == ["rows", "name    value", "x       " + "y" * 100, "[red]z  -"]
 
 
@@ -156,11 +181,14 @@ def test_the_address_can_stand_before_the_command_or_in_the_environment() -> Non
         ("tx start --timeout", "Option '--timeout' requires an argument", "tuff tx start"),
         ("--url tx topics ls --nope", "No such option '--nope'", "tuff topics ls"),
         ("topics ls --url nowhere", "'nowhere' is no address of a server", "tuff topics ls"),
-        ("pub a/b x", "topic 'a/b' is not a legal name", "tuff pub"),
+        ("pub a/b x", "'default:a/b' is no topic", "tuff pub"),
         ("topics ls a/b", "namespace 'a/b' is not a legal name", "tuff topics ls"),
         ("holds rm t a/b", "name 'a/b' is not a legal name", "tuff holds rm"),
         ("positions set t n no-id", "'no-id' is not a message id", "tuff positions set"),
         ("tail t --from yesterday", "can't start from 'yesterday'", "tuff tail"),
+        ("tail t --from 1480000000", "such a number has 13 digits", "tuff tail"),
+        ("share create t g --from 2900-01-01", "is in the future", "tuff share create"),
+        ("groups reset g t --to 2900-01-01", "is in the future", "tuff groups reset"),
         ("holds set t n --from yesterday", "can't start from 'yesterday'", "tuff holds set"),
         ("tx commit abc", "'abc' is not a valid transaction id", "tuff tx commit"),
         ("tx show -1", "No such option '-1'", "tuff tx show"),
@@ -214,7 +242,7 @@ def test_every_option_has_a_help_text() -> None:
 
 def test_help_does_not_load_rich(tmp_path: Path) -> None:
     program = (
-        "import sys; from tuff.cli.program import program; "
+        "import sys; from tuff_cli.program import program; "
         "program.main(['--help'], standalone_mode=False); print(*sys.modules)"
     )
 

@@ -39,7 +39,7 @@ def test_a_list_has_all_messages_though_a_page_of_the_server_is_full(
 ) -> None:
     topic = tuff.TopicId("cli", "large")
     client.topics.create(topic)
-    ids = [client.publish(topic, b"x" * (5 << 20), delay=600).first_id for _ in range(3)]
+    ids = [client.publish(topic, b"x" * (5 << 20), delay=600).delayed_ids[0] for _ in range(3)]
     assert len(client.delayed.list(topic)) == 1
 
     def listed(*options: str) -> list[str]:

@@ -12,9 +12,9 @@ import trustme
 from tests.cli.command import tuff_command
 from tests.cli.conftest import Tuff
 from tests.http.process import ServerProcess
-from tuff.cli.doctor import certificate_finding, clock_findings
-from tuff.cli.metrics import quantile, samples_in
 from tuff.tls import TlsFiles
+from tuff_cli.doctor import certificate_finding, clock_findings
+from tuff_cli.metrics import quantile, samples_in
 
 
 def test_a_server_and_its_machine_are_checked(run: Tuff, server: ServerProcess) -> None:

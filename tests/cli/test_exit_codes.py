@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 import pytest
 
-from tuff.cli.output import run_to_end
+from tuff_cli.output import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("program", ["tuff/cli/__main__.py", "pipeline/__main__.py"])
+@pytest.mark.parametrize("program", ["tuff_cli/__main__.py", "pipeline/__main__.py"])
 def test_a_closed_output_ends_the_command_without_an_error(program: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # as `head` does, once it has its lines
@@ -35,7 +35,7 @@ def test_a_closed_output_ends_the_command_without_an_error(program: str) -> None
 def test_an_output_that_can_not_be_written_is_one_sentence(arguments: str) -> None:
     with Path("/dev/full").open("wb") as output:
         done = subprocess.run(
-            [sys.executable, "-m", "tuff.cli", *arguments.split()],
+            [sys.executable, "-m", "tuff_cli", *arguments.split()],
             stdout=output,
             stderr=subprocess.PIPE,
             cwd=ROOT,
@@ -48,7 +48,7 @@ def test_an_output_that_can_not_be_written_is_one_sentence(arguments: str) -> No
 
 
 def test_a_command_runs_with_closed_standard_streams() -> None:
-    command = f"{sys.executable} -m tuff.cli completion bash <&- >&-"
+    command = f"{sys.executable} -m tuff_cli completion bash <&- >&-"
     done = subprocess.run(
         ["sh", "-c", command], stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False
     )
@@ -80,7 +80,7 @@ def test_another_broken_pipe_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_serve_runs_the_server_in_its_process(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "tuff.cli", "serve", "--port", "0", "--data", str(tmp_path / "d")],
+        [sys.executable, "-m", "tuff_cli", "serve", "--port", "0", "--data", str(tmp_path / "d")],
         stdout=subprocess.PIPE,
         text=True,
     ) as process:

@@ -50,7 +50,7 @@ def test_the_files_of_a_stopped_server_give_the_same_reasons(tmp_path: Path) -> 
         own.publish(TOPIC, "b", transaction=held)
         own.transactions.abort(aborted)
         later = own.publish(TOPIC, "c", delay=600)
-        ids = [each.id.hex() for each in own.poll(TOPIC, isolation="all")] + [later.first_id]
+        ids = [each.id.hex() for each in own.poll(TOPIC, isolation="all")] + [later.delayed_ids[0]]
     data = str(running.data)
     in_use = tuff_command("explain", str(TOPIC), ids[0], "--data", data)
     running.end()

@@ -24,7 +24,7 @@ def topic(client: tuff.Client) -> tuff.TopicId:
 def test_a_group_is_shown_with_the_lag_of_its_members(
     run: Tuff, client: tuff.Client, topic: tuff.TopicId
 ) -> None:
-    with client.consumer("billing", topic) as consumer:
+    with client.consumer(topic, group="billing") as consumer:
         while (batch := consumer.poll()) is None:
             pass
         consumer.commit()
@@ -35,14 +35,14 @@ def test_a_group_is_shown_with_the_lag_of_its_members(
         assert (member["partitionCount"], member["behindMs"]) == (2, 0)
         assert shown["partitions"][1]["after"] == batch.next_id.hex()
         table = run("groups", "show", "cli:billing").stdout
-        assert f"tests ({member['memberId']}) has 2 partitions, 0 s behind\n" in table
+        assert f"tests ({member['memberId']}) has 2 partitions, 0 unread\n" in table
         refused = run("groups", "reset", "cli:billing", str(topic), "--to=earliest", "--yes")
         assert refused.returncode == 1
         assert refused.stderr.endswith("; next: tuff groups show cli:billing\n")
 
 
 def test_a_group_is_listed_and_deleted(run: Tuff, client: tuff.Client, topic: tuff.TopicId) -> None:
-    with client.consumer("gone", topic) as consumer:
+    with client.consumer(topic, group="gone") as consumer:
         while consumer.poll() is None:
             pass
 
@@ -62,7 +62,7 @@ def test_a_group_continues_where_it_was_reset_to(
     run: Tuff, client: tuff.Client, topic: tuff.TopicId, start: str, payloads: list[bytes]
 ) -> None:
     last = client.poll(topic.partition(1))[-1].id.hex()
-    with client.consumer("moved", topic) as consumer:
+    with client.consumer(topic, group="moved") as consumer:
         while consumer.poll() is None:
             pass
     reset = ("groups", "reset", "cli:moved", f"{topic}:1", "--yes", "--json", "--to")
@@ -70,7 +70,7 @@ def test_a_group_continues_where_it_was_reset_to(
     said = json.loads(run(*reset, last if start == "ID" else start).stdout)
 
     assert list(said["offsets"]) == [f"{topic.name}:1"]
-    with client.consumer("moved", topic) as consumer:
+    with client.consumer(topic, group="moved") as consumer:
         batch = consumer.poll(5 if payloads else 0.3)
         assert [message.payload for message in batch or ()] == payloads
 
@@ -78,7 +78,7 @@ def test_a_group_continues_where_it_was_reset_to(
 def test_nothing_is_reset_or_deleted_without_a_yes(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("cli", "kept")
     client.topics.create(topic)
-    with client.consumer("kept", topic) as consumer:
+    with client.consumer(topic, group="kept") as consumer:
         consumer.poll(0)
         consumer.poll(0.3)
 
@@ -88,4 +88,43 @@ def test_nothing_is_reset_or_deleted_without_a_yes(run: Tuff, client: tuff.Clien
     ):
         assert run(*command, given="n\n").returncode == 130
 
-    assert client.groups.show("cli", "kept").state == "empty"
+    assert client.groups.get("cli", "kept").state == "empty"
+
+
+def test_preferences_are_shown_set_and_removed(run: Tuff, client: tuff.Client) -> None:
+    options = ("--start=latest", "--tags=a,b|c", "--retry=10s,1m", "--in-order")
+    shown = run("groups", "set", "cli:settled", *options)
+    assert "after 10 s, 60 s, in order" in shown.stdout, shown.stderr
+
+    more = ("--unset=tags", "--isolation=all", "--dead-letters=failed", "--json")
+    form = json.loads(run("groups", "set", "cli:settled", *more).stdout)
+    assert form == {
+        "namespace": "cli",
+        "name": "settled",
+        "start": "latest",
+        "isolation": "all",
+        "tags": None,
+        "retry": {"delays": [10, 60], "inOrder": True},
+        "deadLetters": "failed",
+    }
+    assert json.loads(run("groups", "preferences", "cli:settled", "--json").stdout) == form
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--in-order",),
+        ("--tags=a", "--unset=tags"),
+        ("--retry=soon",),
+        ("--tags=",),
+        ("--start=first",),
+    ],
+)
+def test_preferences_that_are_none_are_refused(
+    run: Tuff, client: tuff.Client, options: tuple[str, ...]
+) -> None:
+    refused = run("groups", "set", "cli:never", *options)
+
+    assert refused.returncode == 2, refused.stderr
+    assert "never" not in client.groups.list("cli")

@@ -10,7 +10,7 @@ def test_a_hold_is_set_listed_and_ended(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("cli", "held")
     client.topics.create(topic)
     published = client.publish(topic, "a", "b")
-    last = published.last_id.hex()
+    last = published.ids[-1].hex()
 
     made = json.loads(
         run("holds", "set", "cli:held", "job", "--from", last, "--max-age", "9", "--json").stdout
@@ -21,7 +21,7 @@ def test_a_hold_is_set_listed_and_ended(run: Tuff, client: tuff.Client) -> None:
     assert json.loads(run("holds", "ls", "cli:held", "--json").stdout) == [made]
     assert last in run("holds", "ls", "cli:held").stdout
     moved = run("holds", "set", "cli:held", "job", "--from", "latest").stdout
-    assert moved.startswith(f"cli:held is held from {last} until ")
+    assert last < moved.removeprefix("cli:held is held from "), "it is behind all messages"
     assert run("holds", "rm", "cli:held", "job").stdout == "removed job of cli:held\n"
     again = run("holds", "rm", "cli:held", "job")
     assert (again.returncode, again.stdout) == (1, "")
@@ -31,7 +31,7 @@ def test_a_hold_is_set_listed_and_ended(run: Tuff, client: tuff.Client) -> None:
 def test_a_position_is_set_listed_and_forgotten(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("cli", "read")
     client.topics.create(topic)
-    last = client.publish(topic, "a").last_id.hex()
+    last = client.publish(topic, "a").ids[-1].hex()
 
     made = json.loads(run("positions", "set", "cli:read", "job", last, "--json").stdout)
 

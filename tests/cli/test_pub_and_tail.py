@@ -2,20 +2,14 @@
 
 import json
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tuff
 from tests.cli.command import started, transactions_stopped
 from tests.cli.conftest import Tuff
-from tests.client.test_subscriber import Quiet
 from tests.http.process import ServerProcess, serve
-from tuff.calls import Start
-from tuff.cli.options import TopicEnd
-from tuff.cli.tail import _Reader
 
 
 def test_published_lines_are_tailed(run: Tuff, client: tuff.Client) -> None:
@@ -29,14 +23,14 @@ def test_published_lines_are_tailed(run: Tuff, client: tuff.Client) -> None:
         "one", "", "three",
     ]  # fmt: skip
     assert run("pub", "lines", "four", "five", "--json").returncode == 0
-    last = run("tail", "lines", "-n", "4").stdout.splitlines()[-1]
-    assert last.endswith("Z  four")
+    last = run("tail", "lines", "-n", "2").stdout.splitlines()
+    assert [line.split("Z  ")[1] for line in last] == ["four", "five"]
 
 
 def test_tail_starts_at_the_given_position(run: Tuff, client: tuff.Client) -> None:
     topic = tuff.TopicId("default", "starts")
     client.topics.create(topic)
-    second = client.publish(topic, "one", "two").last_id
+    second = client.publish(topic, "one", "two").ids[-1]
 
     def tailed(start: str) -> list[str]:
         lines = run("tail", "starts", "--from", start, "--json").stdout.splitlines()
@@ -45,6 +39,85 @@ def test_tail_starts_at_the_given_position(run: Tuff, client: tuff.Client) -> No
     assert tailed("earliest") == tailed("10m") == ["one", "two"]
     assert tailed(second.hex()) == ["two"]
     assert tailed("latest") == []
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_tail_shows_committed_messages_and_with_all_the_state_of_each(
+    run: Tuff, client: tuff.Client, partitions: int
+) -> None:
+    topic = tuff.TopicId("default", f"states-{partitions}")
+    client.topics.create(topic, partitions=partitions)
+    first = topic.partition(partitions - 1)
+    client.publish(first, "plain")
+    aborted, committed = client.transactions.start(), client.transactions.start()
+    client.publish(first, "aborted", transaction=aborted)
+    client.store(first, "stored 1", "stored 2", transaction=committed)
+    client.publish_stored(first, transaction=committed)
+    client.transactions.abort(aborted)
+    client.transactions.commit(committed)
+    opened = client.transactions.start()
+    client.publish(first, "open", transaction=opened)
+
+    default = run("tail", topic.name, "--json").stdout.splitlines()
+    shown = run("tail", topic.name, "--all", "--json").stdout.splitlines()
+
+    assert [json.loads(line)["payload"] for line in default] == ["plain", "stored 1", "stored 2"]
+    assert [(json.loads(line)["payload"], json.loads(line)["state"]) for line in shown] == [
+        ("plain", "committed"), ("aborted", "rolled_back"), ("stored 1", "committed"),
+        ("stored 2", "committed"), ("open", "in_progress"),
+    ]  # fmt: skip
+    assert "state" not in json.loads(default[0])
+    lines = run("tail", topic.name, "--all").stdout.splitlines()
+    assert lines[1].endswith("Z  rolled back  aborted")
+    assert lines[4].endswith("Z  in progress  open")
+    client.transactions.abort(opened)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_limit_alone_prints_the_newest_messages_that_the_reader_receives(
+    run: Tuff, client: tuff.Client, partitions: int
+) -> None:
+    topic = tuff.TopicId("default", f"newest-{partitions}")
+    client.topics.create(topic, partitions=partitions)
+    for number in range(12):
+        tags = ["even"] if number % 2 == 0 else []
+        client.publish(
+            topic.partition(number % partitions), tuff.NewMessage(f"{number}", tags=tags)
+        )
+    for number in range(40):
+        transaction = client.transactions.start()
+        client.publish(topic.partition(number % partitions), "rolled back", transaction=transaction)
+        client.transactions.abort(transaction)
+
+    def tailed(*options: str) -> list[str]:
+        lines = run("tail", topic.name, "--json", *options).stdout.splitlines()
+        return [json.loads(line)["payload"] for line in lines]
+
+    assert tailed("-n", "3") == ["9", "10", "11"]
+    assert tailed("-n", "3", "--tags", "even") == ["6", "8", "10"]
+    assert tailed("-n", "12") == tailed("-n", "1000") == [f"{number}" for number in range(12)]
+    assert tailed("-n", "3", "--all") == ["rolled back"] * 3
+    assert tailed("-n", "41", "--all") == ["11", *["rolled back"] * 40]
+    assert tailed("-n", "2", "--from", "earliest") == ["0", "1"]
+
+
+@pytest.mark.parametrize("before", [["one", "two"], []])
+def test_the_newest_messages_before_a_blocking_transaction_are_printed_with_its_name(
+    run: Tuff, client: tuff.Client, before: list[str]
+) -> None:
+    topic = tuff.TopicId("default", f"newest-blocked-{len(before)}")
+    client.topics.create(topic)
+    if before:
+        client.publish(topic, *before)
+    opened = client.transactions.start()
+    client.publish(topic, "open", transaction=opened)
+    client.publish(topic, *["behind"] * 20)
+
+    done = run("tail", topic.name, "-n", "1")
+
+    assert [line.split("Z  ")[1] for line in done.stdout.splitlines()] == before[1:]
+    assert done.stderr.count(f"blocked by transaction {opened.transaction_id}") == 1
+    client.transactions.abort(opened)
 
 
 def test_a_batch_is_one_publish(run: Tuff, client: tuff.Client) -> None:
@@ -56,7 +129,7 @@ def test_a_batch_is_one_publish(run: Tuff, client: tuff.Client) -> None:
     first, second, third = client.poll(topic)
     told = json.loads(done.stdout)
     assert told == {"published": 3, "firstId": first.id.hex(), "lastId": third.id.hex()}
-    assert first.timestamp == second.timestamp
+    assert first.timestamp_ms == second.timestamp_ms
 
 
 def test_a_follower_names_the_blocking_transaction_and_continues_after_it(
@@ -139,9 +212,11 @@ def test_a_follower_survives_a_stopped_transaction_service(
             said = follower.errors.readline()
         out, rest = follower.process.communicate(timeout=30)
 
-    assert said.startswith("tuff: waiting for the server: the transaction service is stopped")
+    reader = "tuff: the subscription of default:patient"
+    assert said.startswith(f"{reader} waits for the server: the transaction service is stopped")
     assert out.endswith("  there\n")
-    assert (rest, follower.process.returncode) == ("tuff: the server answers again\n", 0)
+    assert rest == f"{reader} continues: the server answers again\n"
+    assert follower.process.returncode == 0
 
 
 def test_a_tail_without_follow_fails_while_the_service_is_stopped(
@@ -166,11 +241,13 @@ def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Pa
         assert follower.out.readline().endswith("  before\n")
 
         server.kill()
-        assert follower.errors.readline().startswith("tuff: waiting for the server: ")
+        reader = "tuff: the subscription of default:outlives"
+        assert follower.errors.readline().startswith(f"{reader} waits for the server: ")
         with serve(tmp_path, port=server.port) as server, tuff.Client(server.url) as client:
             client.publish(topic, "after")
             assert follower.out.readline().endswith("  after\n")
-            assert follower.errors.readline() == "tuff: the server answers again\n"
+            said = follower.errors.readline()
+            assert said == f"{reader} continues: the server answers again\n"
 
             assert follower.interrupt() == 130
         assert follower.out.read() == ""
@@ -190,7 +267,8 @@ def test_partitions_are_tailed_in_one_order_or_alone(run: Tuff, client: tuff.Cli
 
     everything = [(index * 2 % 3, f"{index}") for index in range(7)]
     assert tailed() == everything
-    assert tailed("-n", "3") == everything[:3]
+    assert tailed("-n", "3") == everything[4:]
+    assert tailed("--from", "earliest", "-n", "3") == everything[:3]
     assert tailed("--from", "latest") == []
     assert tailed("--partition", "2") == [(None, "1"), (None, "4")]
     assert tailed("--partition", "0") == [(None, "0"), (None, "3"), (None, "6")]
@@ -291,45 +369,6 @@ def test_a_wrong_attribute_level_or_selection_is_named(
     assert done.returncode in (1, 2)
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_tail_reads_on_while_a_selection_passes_over_messages() -> None:
-    """It ended with the first poll that brought nothing."""
-    service = Quiet(unread_count=2)
-    client = tuff.Client(transport=service, retries=0)
-    topic = tuff.TopicId("default", "rare")
-    reader = _Reader(client, topic, isolation=tuff.Isolation.ALL, tags="rare", follow=False)
-
-    assert [*reader.read(TopicEnd.EARLIEST, limit=None)] == []
-
-    assert len(service.polls) == 3
-
-
-class _PassingOver(tuff.Client):
-    """The first poll of partition 0 has passed over the first message when its time is over."""
-
-    def poll(self, topic: tuff.TopicId, start: Start = None, **options: Any) -> tuff.Poll:
-        poll = super().poll(topic, start, **options)
-        if topic.number == 0 and start is None:
-            (first,) = super().poll(topic, limit=1)
-            return replace(poll, messages=(), next_id=first.id, caught_up=False)
-        return poll
-
-
-def test_a_tail_of_partitions_reads_on_while_a_selection_passes_over_messages(
-    server: ServerProcess, client: tuff.Client
-) -> None:
-    topic = tuff.TopicId("default", "rare-in-partitions")
-    client.topics.create(topic, partitions=2)
-    client.publish(topic.partition(0), "passed over")
-    for number in (1, 0):
-        client.publish(topic.partition(number), tuff.NewMessage(f"{number}", tags=["rare"]))
-
-    with _PassingOver(server.url) as passing:
-        reader = _Reader(passing, topic, isolation=tuff.Isolation.ALL, tags="rare", follow=False)
-        found = [*reader.read(TopicEnd.EARLIEST, limit=None)]
-
-    assert [(number, message.payload) for number, message in found] == [(1, b"1"), (0, b"0")]
 
 
 def test_a_tail_of_partitions_ends_at_a_blocking_transaction(

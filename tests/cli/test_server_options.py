@@ -14,8 +14,8 @@ import trustme
 
 from pipeline.command import run as run_pipeline
 from tests.cli.command import tuff_command
-from tuff.cli.program import program
-from tuff.sql.dialects import SQLITE, identity_of, insert
+from tuff.sql.dialects import SQLITE, identity_of
+from tuff_cli.program import program
 
 ID = "0" * 40
 COMMANDS = [
@@ -28,6 +28,11 @@ COMMANDS = [
     ("topics", "create", "t"),
     ("topics", "set", "t", "--ttl", "5"),
     ("topics", "rm", "t", "--yes"),
+    ("topics", "truncate", "t", "--before", ID, "--yes"),
+    ("disk", "show"),
+    ("disk", "reclaim"),
+    ("tx", "invalid"),
+    ("tx", "truncate", "1", "--yes"),
     ("pub", "t", "m"),
     ("tail", "t"),
     ("tx", "ls"),
@@ -56,6 +61,8 @@ COMMANDS = [
     ("dlq", "replay", "t"),
     ("groups", "ls"),
     ("groups", "show", "g"),
+    ("groups", "preferences", "g"),
+    ("groups", "set", "g", "--tags", "a"),
     ("groups", "reset", "g", "t:0", "--to", ID, "--yes"),
     ("groups", "delete", "g", "--yes"),
     ("share", "ls", "t"),
@@ -94,7 +101,7 @@ class Refusal(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server asks for these names
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - http.server asks for these names
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass
@@ -136,7 +143,7 @@ def sqlite_url(path: Path) -> str:
     """A database that a program has used under the name shop."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(SQLITE.create_table)
-        connection.execute(insert(identity_of("shop", 1)))
+        connection.execute(SQLITE.insert_of_question(identity_of("shop", 1)))
         connection.commit()
     return f"sqlite:///{path}"
 

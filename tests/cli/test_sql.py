@@ -1,4 +1,4 @@
-"""`tuff sql`: the table, and what is refused before a database is asked."""
+"""`tuff sql`: the tables, and what is refused before a database is asked."""
 
 import sqlite3
 from contextlib import closing
@@ -10,10 +10,14 @@ from tests.cli.command import tuff_command
 from tuff.sql.dialects import SQLITE
 
 
-def test_the_statement_of_the_table_is_printed() -> None:
-    done = tuff_command("sql", "table", "postgresql")
+def test_the_statements_of_both_tables_are_printed() -> None:
+    done = tuff_command("sql", "table", "sqlite")
 
-    assert done.stdout == "CREATE TABLE tuff_commits (pointer BIGINT PRIMARY KEY);\n"
+    assert done.stdout.startswith("CREATE TABLE tuff_commits (pointer BIGINT PRIMARY KEY);\n")
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(done.stdout)
+        connection.execute("SELECT pointer FROM tuff_commits")
+        connection.execute("SELECT name, position, owner FROM tuff_positions")
 
 
 def test_a_password_on_the_command_line_is_refused() -> None:

@@ -34,7 +34,7 @@ def test_topics_and_transactions_are_counted(tmp_path: Path) -> None:
     assert told == {
         "url": server.url,
         "status": health.status,
-        "serverVersion": tuff.__version__,
+        "version": tuff.__version__,
         "clientVersion": tuff.__version__,
         "checks": told["checks"],
         "topicCount": 3,

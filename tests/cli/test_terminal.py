@@ -22,7 +22,7 @@ def at_terminal(server: ServerProcess, *arguments: str, given: str, **more: str)
     near, far = os.openpty()
     with os.fdopen(near, "rb", buffering=0) as screen, os.fdopen(far, "wb") as errors:
         subprocess.run(
-            [sys.executable, "-m", "tuff.cli", *arguments],
+            [sys.executable, "-m", "tuff_cli", *arguments],
             env={**plain, **more},
             input=given.encode(),
             stdout=subprocess.DEVNULL,
@@ -51,7 +51,7 @@ def test_a_pipe_gets_no_progress_bar(server: ServerProcess, client: tuff.Client)
     client.topics.create(tuff.TopicId("default", "pipes"))
 
     done = subprocess.run(
-        [sys.executable, "-m", "tuff.cli", "pub", "pipes", "--url", server.url],
+        [sys.executable, "-m", "tuff_cli", "pub", "pipes", "--url", server.url],
         input=LINES,
         capture_output=True,
         text=True,
@@ -87,7 +87,7 @@ def test_each_shell_has_a_completion_script(shell: str) -> None:
 
 def test_a_shell_gets_the_matching_commands() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tuff.cli"],
+        [sys.executable, "-m", "tuff_cli"],
         env={
             **os.environ,
             "_TUFF_COMPLETE": "bash_complete",

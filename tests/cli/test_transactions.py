@@ -163,7 +163,7 @@ def test_a_count_of_one_is_singular(run: Tuff, client: tuff.Client) -> None:
 
 def test_an_operator_resolves_what_a_database_decided(run: Tuff, client: tuff.Client) -> None:
     topic = topic_of(client, "prepared")
-    entry = tuff.PublishEntry(topic=topic, payloads=[b"paid"])
+    entry = tuff.connectors.PublishEntry(topic=topic, payloads=[b"paid"])
     one = client.transactions.start(client="shop")
     answer = client.transactions.prepare(one, "orders", [b"k"], [entry])
 
@@ -181,6 +181,59 @@ def test_an_operator_resolves_what_a_database_decided(run: Tuff, client: tuff.Cl
     assert "decided by" in shown
     assert resolved == f"transaction {one.transaction_id} is committed\n"
     assert payloads(client, topic) == [b"paid"]
-    with pytest.raises(tuff.TransactionCommittedError):
+    with pytest.raises(tuff.errors.TransactionCommittedError):
         client.transactions.resolve(one, "abort")
     assert client.transactions.prepared() == []
+
+
+def test_the_command_that_settles_a_prepared_blocker_has_the_name_that_programs_use(
+    run: Tuff, client: tuff.Client
+) -> None:
+    entry = tuff.connectors.PublishEntry(topic=topic_of(client, "waiting"), payloads=[b"paid"])
+    one = client.transactions.start(client="shop")
+    client.transactions.prepare(one, "my.shop.1d257feb", [], [entry])
+
+    blockers = run("tx", "blockers", "waiting").stdout
+    client.transactions.resolve(one, "abort")
+
+    assert "  tuff sql resolve URL --database my.shop\n" in blockers
+
+
+def test_the_invalid_list_is_shown_and_truncated(run: Tuff, client: tuff.Client) -> None:
+    topic = topic_of(client, "invalid-list")
+    carried, first, second = (client.transactions.start(timeout=600) for _ in range(3))
+    client.publish(topic, "carried", transaction=carried)
+    ids = [str(each.transaction_id) for each in (carried, first, second)]
+    for transaction in (carried, first, second):
+        client.transactions.invalidate(transaction)
+
+    listed = json.loads(run("tx", "invalid", "--json").stdout)
+    asked = run("tx", "truncate", ids[1], given="n\n")
+    one = run("tx", "truncate", ids[1], ids[0], "--yes", "--json")
+    rest = run("tx", "truncate", "--prunable", "--yes")
+    after = json.loads(run("tx", "invalid", "--json").stdout)["invalids"]
+
+    assert set(ids) <= set(listed["invalids"])
+    assert set(ids) <= set(listed["reasons"]["invalidated"])
+    assert ids[1] in listed["prunable"]
+    assert asked.returncode == 130
+    assert "Their rows in other stores become visible" in asked.stderr
+    found = json.loads(one.stdout)
+    assert found["removed"] + len(found["kept"]) == 2
+    assert rest.stdout.startswith("removed ")
+    assert set(ids) & set(after) == set(found["kept"]) - set(listed["prunable"])
+    assert run("tx", "truncate", "--before", "2100-01-01", "--yes").returncode == 0
+    refused = run("tx", "truncate", ids[0], "--prunable", "--yes")
+    assert (refused.returncode, "give either IDs" in refused.stderr) == (2, True)
+
+
+def test_the_invalid_list_is_a_table(run: Tuff, client: tuff.Client) -> None:
+    transaction = client.transactions.start(timeout=600)
+    client.transactions.invalidate(transaction)
+
+    lines = run("tx", "invalid").stdout.splitlines()
+
+    assert lines[1].split() == ["pointer", "reason", "prunable"]
+    (row,) = [line for line in lines if str(transaction.transaction_id) in line]
+    assert row.split() == [str(transaction.transaction_id), "invalidated", "yes"]
+    assert row == row.rstrip()

@@ -3,10 +3,9 @@
     python -m tests.client.generate_blocking      rewrites the generated files of tuff/blocking
 
 The text is rewritten, docstrings included: `await` and `async` go, and so does `Async` before a
-name. A function whose first line ends with `# asyncio only` is left out.
+name.
 """
 
-import ast
 import re
 import subprocess
 import sys
@@ -27,13 +26,13 @@ NAMES = (
 )
 HEADER = "# Generated from tuff/aio/{}.py by `make blocking`; change that one.\n"
 FIXES = ("--fix", "--unsafe-fixes", "--select", "F401,I,UP028")  # what the rewriting leaves
-ASYNCIO_ONLY = "# asyncio only"
 
 PATTERNS = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"\bAsync([A-Z]\w*)", r"\1"),
     (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
+    (r"\btuff\.aio\.driver\b", "tuff.flows"),
     (r"\btuff\.aio\b", "tuff.blocking"),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"  # noq[a]: ASYNC109 - .*", ""),
@@ -57,7 +56,6 @@ def target_of(name: str) -> Path:
 
 def blocking(text: str) -> str:
     """The blocking form of a source; not formatted yet."""
-    text = _without_asyncio_only(text)
     for phrase, instead in PHRASES:
         text = text.replace(phrase, instead)
     for pattern, instead in PATTERNS:
@@ -70,15 +68,6 @@ def generated(name: str) -> str:
     text = HEADER.format(name) + blocking(source_of(name).read_text())
     fixed = _ruff("check", "--quiet", *FIXES, text=text, name=name)
     return _ruff("format", text=fixed, name=name)
-
-
-def _without_asyncio_only(text: str) -> str:
-    lines = text.splitlines(keepends=True)
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
-    for node in sorted(functions, key=lambda node: node.lineno, reverse=True):
-        if lines[node.lineno - 1].rstrip().endswith(ASYNCIO_ONLY):
-            del lines[node.lineno - 1 : node.end_lineno]
-    return "".join(lines)
 
 
 def _ruff(*arguments: str, text: str, name: str) -> str:

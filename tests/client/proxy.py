@@ -10,7 +10,8 @@ from ssl import SSLContext
 from threading import Event, Lock, Thread
 from urllib.parse import urlsplit
 
-from tuff.protocol.session_frames import OPERATIONS, PATH, FrameReader, Kind, frame
+from tuff.protocol.operations import BY_NUMBER
+from tuff.protocol.session_frames import PATH, FrameReader, Kind, frame
 
 HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
 
@@ -207,7 +208,7 @@ class _Relay:
         _, call_id, operation, parameters = elements[:4]
         assert isinstance(operation, int)
         assert isinstance(parameters, list)
-        name = OPERATIONS[operation].path.rpartition("/")[2]
+        name = BY_NUMBER[operation].path.rpartition("/")[2]
         self._names[call_id] = name = parameters[0] if name == "{tx}" else name
         return not (self._between.server.is_dead or self._losses.takes_request(name))
 

@@ -4,10 +4,12 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from tuff.calls import Call, Request
+from tuff.flows import Call
+from tuff.participant import AsyncTransactionAware, TransactionAware
 from tuff.protocol.avro import decode_publish_request
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
+from tuff.wire import Request
 
 T = TypeVar("T")
 
@@ -27,7 +29,7 @@ class Record:
             raise self.fail[step]
 
 
-class Participant:
+class Participant(TransactionAware):
     """A participant that records the calls of its hooks."""
 
     def __init__(self, name: str, record: Record, *, changes: Collection[bytes] = ()) -> None:
@@ -42,28 +44,28 @@ class Participant:
     def update_tx(self, transaction: Transaction) -> None:
         self._record.note(f"{self.name}.update_tx", said=f" {transaction.write_pointer}")
 
-    def tx_changes(self) -> Collection[bytes]:
+    def tx_changes(self, transaction: Transaction) -> Collection[bytes]:
         self._record.note(f"{self.name}.tx_changes")
         return self._changes
 
-    def commit_tx(self) -> None:
+    def commit_tx(self, transaction: Transaction) -> None:
         self._record.note(f"{self.name}.commit_tx")
 
-    def post_commit(self) -> None:
+    def post_commit(self, transaction: Transaction) -> None:
         self._record.note(f"{self.name}.post_commit")
 
-    def rollback_tx(self) -> None:
+    def rollback_tx(self, transaction: Transaction) -> None:
         self._record.note(f"{self.name}.rollback_tx")
 
 
 class LeavingParticipant(Participant):
     """A participant with `leave_tx`."""
 
-    def leave_tx(self) -> None:
+    def leave_tx(self, transaction: Transaction) -> None:
         self._record.note(f"{self.name}.leave_tx")
 
 
-class AsyncParticipant:
+class AsyncParticipant(AsyncTransactionAware):
     """As `Participant`, with coroutine functions."""
 
     def __init__(self, name: str, record: Record, *, changes: Collection[bytes] = ()) -> None:
@@ -76,17 +78,17 @@ class AsyncParticipant:
     async def update_tx(self, transaction: Transaction) -> None:
         self._participant.update_tx(transaction)
 
-    async def tx_changes(self) -> Collection[bytes]:
-        return self._participant.tx_changes()
+    async def tx_changes(self, transaction: Transaction) -> Collection[bytes]:
+        return self._participant.tx_changes(transaction)
 
-    async def commit_tx(self) -> None:
-        self._participant.commit_tx()
+    async def commit_tx(self, transaction: Transaction) -> None:
+        self._participant.commit_tx(transaction)
 
-    async def post_commit(self) -> None:
-        self._participant.post_commit()
+    async def post_commit(self, transaction: Transaction) -> None:
+        self._participant.post_commit(transaction)
 
-    async def rollback_tx(self) -> None:
-        self._participant.rollback_tx()
+    async def rollback_tx(self, transaction: Transaction) -> None:
+        self._participant.rollback_tx(transaction)
 
 
 class PlayedService:
@@ -98,6 +100,7 @@ class PlayedService:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._transaction = Transaction(transaction_id=10, read_pointer=9, write_pointer=10)
+        self.starts: list[Mapping[str, object]] = []
         self.entries: list[Mapping[str, object]] = []
         self.stored: list[PublishRequest] = []
 
@@ -110,6 +113,7 @@ class PlayedService:
         answer: object = None
         match tail:
             case "transactions":
+                self.starts.append(body)
                 self._record.note("start")
                 answer = self._transaction
             case "checkpoint":
@@ -129,4 +133,4 @@ class PlayedService:
 
 
 def _body_of(request: Request) -> Any:
-    return {} if request.form is None else json.loads(request.content or b"")
+    return {} if isinstance(request.body, bytes | None) else json.loads(request.content or b"")

@@ -13,7 +13,7 @@ import tuff
 from tests.client.recording import AsyncParticipant, PlayedService, Record
 from tests.http.process import ServerProcess, serve
 from tuff.aio.transport import AsyncTransport
-from tuff.calls import Call
+from tuff.flows import Call
 
 T = TypeVar("T")
 
@@ -26,14 +26,14 @@ async def loop_client(
         yield made
 
 
-async def test_a_client_can_be_awaited_and_closed(server: ServerProcess) -> None:
-    client = await tuff.AsyncClient(server.url)
+async def test_a_client_can_be_closed_twice(server: ServerProcess) -> None:
+    client = tuff.AsyncClient(server.url)
 
     await client.topics.namespaces()
     await client.close()
     await client.close()
 
-    with pytest.raises(tuff.ClientClosedError):
+    with pytest.raises(tuff.errors.ClientClosedError):
         await client.topics.namespaces()
 
 
@@ -48,7 +48,7 @@ async def test_topics_and_messages_are_as_those_of_the_blocking_client(
     assert await loop_client.topics.get(topic) == client.topics.get(topic)
     assert await loop_client.topics.list("tasks") == ["one"]
     assert list(await loop_client.poll(topic)) == list(client.poll(topic))
-    assert (await loop_client.offsets(topic)).end == published.last_id
+    assert (await loop_client.offsets(topic)).end == published.ids[-1]
     await loop_client.topics.update(topic, ttl=5)
     await loop_client.topics.delete(topic)
     with pytest.raises(tuff.TopicNotFoundError):
@@ -82,23 +82,22 @@ async def test_the_transaction_calls_work_as_coroutines(
     transactions = loop_client.transactions
     transaction = await transactions.start(timeout=20)
     await loop_client.store(topic, "aside", transaction=transaction)
-    published = await loop_client.publish_stored(topic, transaction=transaction)
-    assert published.rollback is not None
-    await loop_client.rollback(topic, published.rollback)
+    detail = await loop_client.publish_stored(topic, transaction=transaction)
+    await loop_client.rollback(topic, detail)
     await transactions.can_commit(transaction, [b"async"])
     await transactions.checkpoint(transaction)
     assert (await transactions.overview()).in_progress[-1].client == "tasks"
 
     await transactions.commit(transaction)
 
-    assert (await transactions.outcome(transaction)).state == "committed"
+    assert (await transactions.get(transaction)).state == "committed"
     assert list(await loop_client.poll(topic, isolation="committed")) == []
     lost = await transactions.start()
     await transactions.invalidate(lost)
     assert lost.transaction_id in (await transactions.invalids()).invalids
     assert (await transactions.truncate(ids=[lost.transaction_id])).removed_count == 1
     assert (await transactions.take_snapshot()).size_bytes > 0
-    entry = tuff.PublishEntry(topic=topic, payloads=[b"all or nothing"])
+    entry = tuff.connectors.PublishEntry(topic=topic, payloads=[b"all or nothing"])
     assert len(await transactions.run([entry])) == 1
 
 
@@ -134,7 +133,7 @@ async def test_cancelling_a_task_in_a_transaction_rolls_back(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert record.steps == ["a.start_tx", "a.rollback_tx"]
-    assert (await loop_client.transactions.outcome(record.pointer)).state == "aborted"
+    assert (await loop_client.transactions.get(record.pointer)).state == "aborted"
 
 
 async def test_more_tasks_wait_for_messages_than_a_pool_of_connections_has(
@@ -155,7 +154,7 @@ async def test_a_call_after_a_restart_of_the_server_is_not_lost_on_a_kept_connec
     """The loop had not heard of it while the program computed, and a publish was lost on it."""
     topic = tuff.TopicId("default", "restarts")
     with serve(tmp_path) as first:
-        client = await tuff.AsyncClient(first.url, retries=0)
+        client = tuff.AsyncClient(first.url, retries=0)
         await client.topics.create(topic)
 
     with serve(tmp_path, port=first.port):
@@ -255,7 +254,7 @@ async def test_cancelling_a_commit_leaves_no_doubt_about_it(
             pass
 
     assert record.steps[-1] == last
-    assert (await loop_client.transactions.outcome(record.pointer)).state == state
+    assert (await loop_client.transactions.get(record.pointer)).state == state
 
 
 async def test_a_task_that_is_cancelled_as_its_block_begins_leaves_no_transaction(

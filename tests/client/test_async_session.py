@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,9 +14,10 @@ from tests.http.client import until
 from tests.http.process import ServerProcess, serve
 from tests.secret_values import hash_of_token, token_of
 from tuff.address import Address
-from tuff.aio.session import FRAMES_PER_WRITE_MAX, AsyncSession
+from tuff.aio.transport import FRAMES_PER_WRITE_MAX, AsyncSession
+from tuff.protocol.operations import GET_OUTCOME
 from tuff.protocol.session_frames import Kind, frame
-from tuff.session_calls import SessionCall
+from tuff.wire import Request
 
 PLAYED = tuff.TopicId("played", "topic")
 
@@ -40,7 +42,7 @@ async def test_frequent_calls_use_one_session_and_the_others_http(
 async def test_lost_replies_of_prepare_and_resolve_are_asked_for_again(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:
-    entry = tuff.PublishEntry(topic=topic, payloads=[b"one"])
+    entry = tuff.connectors.PublishEntry(topic=topic, payloads=[b"one"])
     with losing(server.url) as (url, losses):
         losses.lose_reply("prepare")
         losses.lose_reply("resolve")
@@ -88,7 +90,7 @@ async def test_a_call_larger_than_a_frame_is_refused_as_over_http(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:
     async with tuff.AsyncClient(server.url, transport="auto", retries=0) as client:
-        with pytest.raises(tuff.RequestTooLargeError):
+        with pytest.raises(tuff.errors.RequestTooLargeError):
             await client.publish(topic, b"x" * 17_000_000)
         await client.publish(topic, "small")
 
@@ -133,7 +135,7 @@ async def test_a_client_gets_a_new_session_after_a_restart(tmp_path: Path) -> No
         await client.topics.create(topic)
         await client.publish(topic, "before")
         first.terminate()
-        with pytest.raises(tuff.ServerUnreachableError) as caught:
+        with pytest.raises(tuff.errors.ServerUnreachableError) as caught:
             await tuff.AsyncClient(first.url, transport="auto", retries=0).publish(topic, "lost")
         assert not caught.value.outcome_unknown
 
@@ -153,10 +155,10 @@ async def test_a_wrong_token_is_refused_as_over_http(tmp_path: Path) -> None:
         async with tuff.AsyncClient(server.url, token=token_of("good"), transport="auto") as good:
             await good.topics.create(topic)
             await good.publish(topic, "m")
-            with pytest.raises(tuff.ForbiddenError):
+            with pytest.raises(tuff.errors.ForbiddenError):
                 await good.poll(topic)
         async with tuff.AsyncClient(server.url, token=token_of("bad"), transport="auto") as bad:
-            with pytest.raises(tuff.UnauthenticatedError):
+            with pytest.raises(tuff.errors.UnauthenticatedError):
                 await bad.publish(topic, "m")
 
 
@@ -177,7 +179,7 @@ async def test_closing_fails_the_calls_that_wait(
 
     with pytest.raises(tuff.ConnectionLostError):
         await waiting
-    with pytest.raises(tuff.ClientClosedError):
+    with pytest.raises(tuff.errors.ClientClosedError):
         await client.publish(topic, "m")
 
 
@@ -214,7 +216,7 @@ async def test_replies_in_any_order_reach_their_tasks_and_a_late_one_is_dropped(
 
 
 async def test_a_session_that_ended_while_no_call_waited_loses_no_publish() -> None:
-    """Its end is read before the next call is sent on it."""
+    """Its end is read before the next call is sent on it that can't be repeated."""
 
     def one(played: PlayedSession) -> None:
         played.reply(played.next_call())
@@ -226,7 +228,7 @@ async def test_a_session_that_ended_while_no_call_waited_loses_no_publish() -> N
         async with tuff.AsyncClient(url, retries=0) as client:
             await client.publish(PLAYED, "one")
             ended.wait()  # it has arrived, and the loop has read nothing
-            await client.publish(PLAYED, "over the next session")
+            await client.publish(PLAYED, "over the next session", ack="none")
 
 
 class Recorder(asyncio.Transport):
@@ -252,16 +254,36 @@ async def test_calls_that_tasks_make_at_once_share_writes() -> None:
     session.data_received(b"HTTP/1.1 101 -\r\n\r\n" + frame(int(Kind.GREETING), limits))
     await begun
     transport.writes.clear()
-    call = SessionCall(24, ["7"], None, None, None, None)
+    request = Request(operation=GET_OUTCOME, parameters=("7",))
 
     count = FRAMES_PER_WRITE_MAX + 4
-    calls = [asyncio.ensure_future(session.exchange(call, within_s=9)) for _ in range(count)]
+    calls = [asyncio.ensure_future(session.exchange(request, within_s=9)) for _ in range(count)]
     for _ in range(3):
         await asyncio.sleep(0)
     session.connection_lost(None)
 
+    call = [24, ["7"], None, None, None, None]
     frames = [frame(int(Kind.CALL), number, *call) for number in range(1, count + 1)]
     whole = FRAMES_PER_WRITE_MAX + 1
     assert transport.writes == [frames[0], b"".join(frames[1:whole]), b"".join(frames[whole:])]
     ended = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(each) for each in ended} == {ConnectionResetError}
+
+
+@pytest.mark.parametrize("transport", ["auto", "http"])
+async def test_a_publish_finds_an_idle_connection_closed_before_it_is_sent(
+    tmp_path: Path, transport: Literal["auto", "http"]
+) -> None:
+    """Sent on it, the publish was lost with an unknown outcome, and without retries an error."""
+    server = serve(tmp_path)
+    port = int(server.url.rpartition(":")[2])
+    async with tuff.AsyncClient(server.url, retries=0, transport=transport) as client:
+        await client.topics.create("shop:orders")
+        await client.publish("shop:orders", "a")
+        server.end()  # meanwhile the event loop of this test does not run
+        server = serve(tmp_path, port=port)
+
+        await client.publish("shop:orders", "b")
+
+        assert [message.payload for message in await client.poll("shop:orders")] == [b"a", b"b"]
+    server.end()

@@ -1,15 +1,15 @@
 """Keys, tags and headers of messages in the client, and reads that select by tags."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 import tuff
-from tuff import calls
-from tuff.batching import BUFFER_BYTES_MAX
-from tuff.new_messages import all_checked, checked, publish_request
+from tuff import publishing
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import BadRequestError
+from tuff.publishing import BUFFER_BYTES_MAX, all_checked, checked, publish_request
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SOLD = tuff.NewMessage(
@@ -48,9 +48,9 @@ def _by_store(client: tuff.Client, topic: tuff.TopicId, messages: list[object]) 
 
 
 def _by_publisher(client: tuff.Client, topic: tuff.TopicId, messages: list[object]) -> None:
-    with client.publisher(topic) as publisher:
+    with client.publisher() as publisher:
         for message in messages:
-            publisher.send(message)  # type: ignore[arg-type]  # they are
+            publisher.publish(topic, message)  # type: ignore[arg-type]  # they are
 
 
 WAYS = [_by_publish, _by_commit, _by_spilled_commit, _by_store, _by_publisher]
@@ -80,8 +80,8 @@ async def test_the_asyncio_client_publishes_and_reads_attributes(
         await on_a_loop.publish(topic, SOLD)
         async with on_a_loop.transaction() as tx:
             await tx.publish(topic, SOLD)
-        async with on_a_loop.publisher(topic) as publisher:
-            await publisher.send(SOLD)
+        async with on_a_loop.publisher() as publisher:
+            await publisher.publish(topic, SOLD)
 
         found = await on_a_loop.poll(topic, tags="retail")
 
@@ -100,14 +100,14 @@ def test_a_messages_own_time_to_live_takes_precedence_over_that_of_the_call(
     with client.transaction() as tx:
         tx.publish(topic, long, plain, ttl=60)
     assert len(client.poll(topic)) == 4
-    with pytest.raises(tuff.InvalidTtlError):
+    with pytest.raises(tuff.errors.InvalidTtlError):
         client.publish(topic, tuff.NewMessage("too long", ttl=2_000_000_000), ttl=60)
 
 
 def test_messages_without_attributes_are_sent_as_before(topic: tuff.TopicId) -> None:
     """An older server reads no other form."""
     for plain in ("text", tuff.NewMessage("text"), tuff.NewMessage(b"text", tags=(), headers={})):
-        call = calls.publish(
+        call = publishing.publish(
             topic, publish_request([checked(plain)], pointer=None, ttl_s=5), ack=tuff.Ack.DURABLE
         )
         assert call.request.body == b"\x02\x02\x08text\x00"
@@ -149,8 +149,8 @@ def test_a_wrong_attribute_is_refused_before_anything_is_sent(
     with pytest.raises(kind, match=reason):
         checked(message)
     nowhere = tuff.TopicId("client", "nowhere")
-    with client.publisher(nowhere) as publisher, pytest.raises(kind, match=reason):
-        publisher.send(message)  # type: ignore[arg-type]  # that is the mistake
+    with client.publisher() as publisher, pytest.raises(kind, match=reason):
+        publisher.publish(nowhere, message)  # type: ignore[arg-type]  # that is the mistake
 
 
 def test_a_reader_selects_by_tags(client: tuff.Client, topic: tuff.TopicId) -> None:
@@ -216,3 +216,67 @@ def test_a_dead_letter_has_the_attributes_of_its_message(
     (letter,) = client.poll(tuff.TopicId(topic.namespace, f"{topic.name}.dlq"))
     assert attributes(letter) == ATTRIBUTES
     assert b'"payload": "sold"' in letter.payload
+
+
+def test_a_publish_gives_its_attributes_to_every_payload(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    attributes: Any = {"key": "k", "tags": ["new", "eu"], "headers": [("a", "1"), ("a", b"2")]}
+    client.publish(topic, "one", b"two", **attributes)
+    transaction = client.transactions.start()
+    client.store(topic, "three", transaction=transaction, **attributes)
+    client.publish_stored(topic, transaction=transaction)
+    client.transactions.commit(transaction)
+    with client.transaction() as tx:
+        tx.publish(topic, "four", **attributes)
+    client.topic(topic, tuff.STR).publish("five", **attributes)
+
+    found = list(client.poll(topic))
+
+    assert [each.payload for each in found] == [b"one", b"two", b"three", b"four", b"five"]
+    assert {each.key for each in found} == {b"k"}
+    assert {each.tags for each in found} == {("new", "eu")}
+    assert {each.headers for each in found} == {(("a", b"1"), ("a", b"2"))}
+
+
+def test_a_message_with_attributes_of_its_own_takes_none_of_the_publish(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    message = tuff.NewMessage("x", key="own")
+
+    with pytest.raises(TypeError, match=r"a tuff\.NewMessage has attributes of its own"):
+        client.publish(topic, message, key="other")
+    with pytest.raises(TypeError, match=r"a tuff\.NewMessage has attributes of its own"):
+        client.topic(topic, tuff.STR).publish(message, tags=["a"])
+    with pytest.raises(TypeError, match="tags are strings in a list"):
+        client.publish(topic, "x", tags=0)  # type: ignore[arg-type]  # the mistake
+
+    assert not client.poll(topic, isolation="all")
+
+
+def test_a_publish_returns_the_id_of_each_message(client: tuff.Client) -> None:
+    client.topics.create("attributes:ids", partitions=3)
+    messages = [tuff.NewMessage(f"{n}", key=f"{n}") for n in range(20)]
+
+    published = client.publish("attributes:ids", *messages)
+    delayed = client.publish("attributes:ids", *messages, delay=3600)
+
+    at = {each.id: each.payload for n in range(3) for each in client.poll(f"attributes:ids/{n}")}
+    assert [at[id] for id in published.ids] == [f"{n}".encode() for n in range(20)]
+    waiting = {
+        each.id: each.payload
+        for n in range(3)
+        for each in client.delayed.list(f"attributes:ids/{n}", payloads=True)
+    }
+    assert [waiting[id] for id in delayed.delayed_ids] == [f"{n}".encode() for n in range(20)]
+    assert (len(delayed.ids), len(published.delayed_ids)) == (0, 0)
+
+
+def test_a_publish_of_a_transaction_has_ids_as_well(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    transaction = client.transactions.start()
+    published = client.publish(topic, "a", "b", transaction=transaction)
+    client.transactions.commit(transaction)
+
+    assert [each.id for each in client.poll(topic)] == list(published.ids)

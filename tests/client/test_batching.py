@@ -8,13 +8,16 @@ import pytest
 
 import tuff
 from tests.client.recording import PlayedService, Record
-from tuff.batching import BUFFER_BYTES_MAX, MESSAGE_BYTES, Accumulator, Limits
+from tuff.batching import Accumulator, Addition, Limits
 from tuff.blocking.context import TransactionContext
-from tuff.client_errors import ConnectionLostError
+from tuff.errors import ConnectionLostError
 from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import Delay
+from tuff.publishing import BUFFER_BYTES_MAX, MESSAGE_BYTES
 
 Strings = Accumulator[str]
 ORDERS = TopicId("shop", "orders")
+MAILS = TopicId("shop", "mails")
 
 
 def accumulator(*, batch_count: int = 3, linger_s: float = 5.0, unwanted: str = "") -> Strings:
@@ -24,9 +27,16 @@ def accumulator(*, batch_count: int = 3, linger_s: float = 5.0, unwanted: str = 
     return Accumulator(limits, claim=lambda name: name not in unwanted)
 
 
-def add(into: Strings, names: str, *, now_s: float = 0.0) -> None:
-    for name in names:
-        into.add(name.encode(), name, now_s=now_s)
+def add(into: Strings, names: str, *, to: TopicId = ORDERS, now_s: float = 0.0) -> list[bool]:
+    return [into.add(Addition(to, [name.encode()]), name, now_s=now_s) for name in names]
+
+
+def room(of: Strings, *payloads: bytes) -> bool:
+    return of.has_room(Addition(ORDERS, list(payloads)))
+
+
+def taken(of: Strings, *, now_s: float = 99.0) -> str:
+    return "".join(of.take(now_s=now_s).receipts)
 
 
 def test_a_lone_message_lingers_so_long_and_no_longer() -> None:
@@ -42,90 +52,152 @@ def test_a_lone_message_lingers_so_long_and_no_longer() -> None:
 def test_a_full_batch_does_not_linger() -> None:
     waiting = accumulator()
 
-    add(waiting, "abc")
+    may_be_sooner = add(waiting, "abc")
 
-    assert waiting.is_full
     assert waiting.due_in_s(now_s=0) == 0
+    assert may_be_sooner == [True, False, True]
 
 
 def test_batches_keep_the_order_and_their_bound() -> None:
     waiting = accumulator()
     add(waiting, "abcdefg")
 
-    batches = [waiting.take() for _ in range(3)]
+    batches = [waiting.take(now_s=99) for _ in range(3)]
 
     assert [batch.receipts for batch in batches] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
     assert batches[0].messages == [b"a", b"b", b"c"]
     assert waiting.is_empty
 
 
-def test_a_message_larger_than_a_batch_goes_alone() -> None:
+def test_what_is_larger_than_a_batch_goes_alone() -> None:
     waiting = accumulator()
     add(waiting, "a")
-    waiting.add(b"x" * 1000, "large", now_s=0)
+    waiting.add(Addition(ORDERS, [b"x" * 1000]), "large", now_s=0)
     add(waiting, "b")
+    waiting.add(Addition(ORDERS, [b"x"] * 4), "many", now_s=0)
 
-    assert [waiting.take().receipts for _ in range(3)] == [["a"], ["large"], ["b"]]
+    assert [taken(waiting) for _ in range(4)] == ["a", "large", "b", "many"]
 
 
-def test_a_flush_is_for_the_messages_that_waited_then() -> None:
+def test_the_messages_of_one_call_are_in_one_batch() -> None:
+    waiting = accumulator()
+    add(waiting, "ab")
+    waiting.add(Addition(ORDERS, [b"c", b"d"]), "cd", now_s=0)
+
+    assert [taken(waiting) for _ in range(2)] == ["ab", "cd"]
+
+
+def test_a_batch_is_of_one_topic_and_the_one_with_the_oldest_message_comes_first() -> None:
+    waiting = accumulator(batch_count=2)
+    add(waiting, "a")
+    add(waiting, "12", to=MAILS)
+    add(waiting, "bc")
+    add(waiting, "345", to=MAILS)
+
+    assert [taken(waiting) for _ in range(5)] == ["ab", "12", "c", "34", "5"]
+    assert waiting.is_empty
+
+
+def test_a_topic_that_lingers_does_not_delay_one_with_a_full_batch() -> None:
+    waiting = accumulator(batch_count=2)
+    add(waiting, "a", now_s=0)
+    add(waiting, "12", to=MAILS, now_s=1)
+
+    assert taken(waiting, now_s=1) == "12"
+    assert waiting.due_in_s(now_s=1) == 4
+
+
+def test_a_batch_has_one_time_to_live_and_one_delay() -> None:
+    waiting = accumulator(batch_count=9)
+    for name, ttl_s, delay in (
+        ("a", None, None), ("b", None, None), ("c", 60, None), ("d", None, None),
+        ("e", None, Delay(5, is_time=False)), ("f", None, Delay(5, is_time=True)),
+    ):  # fmt: skip
+        waiting.add(Addition(ORDERS, [name.encode()], ttl_s, delay), name, now_s=0)
+
+    assert [taken(waiting) for _ in range(5)] == ["ab", "c", "d", "e", "f"]
+
+
+def test_a_flush_is_for_the_messages_of_all_topics_that_waited_then() -> None:
     waiting = accumulator()
     add(waiting, "a")
+    add(waiting, "1", to=MAILS)
     waiting.flush()
-    assert waiting.due_in_s(now_s=0) == 0
-    waiting.take()
+    assert [taken(waiting, now_s=0) for _ in range(2)] == ["a", "1"]
 
     add(waiting, "b", now_s=1)
 
     assert waiting.due_in_s(now_s=1) == 5
 
 
+def test_a_flush_is_settled_with_its_own_messages_and_not_with_as_many_others() -> None:
+    waiting = accumulator(batch_count=2)
+    add(waiting, "a")
+    add(waiting, "1", to=MAILS)
+    first = waiting.take(now_s=99)
+    number = waiting.flush()
+    add(waiting, "2", to=MAILS)
+    mails = waiting.take(now_s=0)
+    waiting.settled(mails)
+    assert mails.receipts == ["1", "2"]
+    assert not waiting.is_settled(number), "that of the first batch is under way"
+
+    waiting.settled(first)
+
+    assert waiting.is_settled(number)
+
+
 def test_a_cancelled_message_is_left_out_and_counts_as_settled() -> None:
     waiting = accumulator(unwanted="bd")
     add(waiting, "abcd")
+    number = waiting.flush()
 
-    batch = waiting.take()
+    batch = waiting.take(now_s=0)
     waiting.settled(batch)
 
     assert batch.receipts == ["a", "c"]
-    assert (waiting.added_count, waiting.settled_count) == (4, 4)
+    assert waiting.is_empty
+    assert waiting.is_settled(number)
+    assert room(waiting, b"x" * 100_000)
 
 
-def test_there_is_room_for_eight_batches_until_one_is_settled() -> None:
+def test_there_is_room_for_eight_batches_of_all_topics_until_one_is_settled() -> None:
     waiting = accumulator()
-    add(waiting, "abc" * 8)
-    assert not waiting.has_room(b"x")
+    add(waiting, "abc" * 4)
+    add(waiting, "abc" * 4, to=MAILS)
+    assert not room(waiting, b"x")
 
-    batch = waiting.take()
-    assert not waiting.has_room(b"x"), "it is still in memory while it is on its way"
+    batch = waiting.take(now_s=0)
+    assert not room(waiting, b"x"), "it is still in memory while it is on its way"
     waiting.settled(batch)
 
-    assert waiting.has_room(b"x")
+    assert room(waiting, b"x")
 
 
 def test_no_message_is_too_large_for_an_empty_accumulator() -> None:
     waiting = accumulator()
 
-    assert waiting.has_room(b"x" * 100_000)
+    assert room(waiting, b"x" * 100_000)
     add(waiting, "a")
-    assert not waiting.has_room(b"x" * 100_000)
+    assert not room(waiting, b"x" * 100_000)
 
 
 def test_the_buffer_is_bounded_by_bytes_and_by_messages() -> None:
     cost_bytes = 1 + MESSAGE_BYTES
     few_bytes = Limits(batch_bytes=cost_bytes, buffer_bytes=3 * cost_bytes)
-    few_messages = Limits(buffer_count=3, max_block_s=0.5)
+    few_messages = Limits(buffer_count=3, max_block_s=0.5, linger_s=0)
     for limits in (few_bytes, few_messages):
         waiting: Strings = Accumulator(limits, claim=lambda _: True)
         add(waiting, "ab")
-        assert waiting.has_room(b"c")
+        assert room(waiting, b"c")
+        assert not room(waiting, b"c", b"d"), "the messages of a call wait together"
         add(waiting, "c")
-        assert not waiting.has_room(b"d")
+        assert not room(waiting, b"d")
 
-        batch = waiting.take()
-        assert not waiting.has_room(b"d"), "it is still in memory while it is on its way"
+        batch = waiting.take(now_s=0)
+        assert not room(waiting, b"d"), "it is still in memory while it is on its way"
         waiting.settled(batch)
-        assert waiting.has_room(b"d")
+        assert room(waiting, b"d")
 
     add(waiting, "ab")
     assert "held 2 messages of 130 bytes" in str(waiting.full())
@@ -147,7 +219,7 @@ def test_the_buffer_is_bounded_by_bytes_and_by_messages() -> None:
 )
 def test_values_out_of_their_range_are_refused(numbers: dict[str, Any], named: str) -> None:
     with tuff.Client() as client, pytest.raises(ValueError, match=named):
-        client.publisher(tuff.TopicId("a", "b"), **numbers)
+        client.publisher(**numbers)
 
 
 @pytest.fixture

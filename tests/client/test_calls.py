@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-import tuff
-from tuff import calls, transaction_calls
-from tuff.calls import Call, PollQuestion, Request, Response
-from tuff.new_messages import all_checked
-from tuff.protocol.avro import decode_publish_request, encode_columns
+from tuff import publishing, reading, topic_calls, transaction_calls
+from tuff.flows import Call
+from tuff.protocol.avro import decode_publish_request, encode_columns_2
 from tuff.protocol.errors import (
     InternalError,
     InvalidNameError,
@@ -19,15 +17,19 @@ from tuff.protocol.errors import (
     TransactionConflictError,
     TuffError,
 )
-from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.ids import SEQ_ID_LIMIT, MessageId, MessageIds, Offset, TopicId
 from tuff.protocol.requests import Message, PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
-from tuff.replies import Renewed
+from tuff.publishing import all_checked
+from tuff.reading import PollQuestion
+from tuff.replies import Published, Renewed
 from tuff.transaction_calls import id_of, write_pointer_of
+from tuff.wire import Request, Response
 
 ORDERS = TopicId("shop", "orders")
 ID = MessageId(1480000000000, 5)
 HEX = "0000015896dfd00000050000000000000000" + "0000"
+NEXT_HEX = MessageId(1480000000000, 6).hex()
 
 
 def ok(body: object = None, **headers: str) -> Response:
@@ -36,8 +38,8 @@ def ok(body: object = None, **headers: str) -> Response:
 
 
 def sent(request: Request) -> tuple[str, str, object]:
-    body = None if request.form is None else json.loads(request.content or b"")
-    return request.method, request.path, body
+    body = None if request.body is None else json.loads(request.content or b"")
+    return request.operation.method, request.path, body
 
 
 TOPIC = "/v1/namespaces/shop/topics/orders"
@@ -50,20 +52,23 @@ SOLD_FORM = {"namespace": "shop", "topic": "orders", "messages": ["sold"], "poin
 @pytest.mark.parametrize(
     ("call", "method", "path", "body"),
     [
-        (calls.create_topic(ORDERS, {"ttl": 5}), "PUT", TOPIC, {"ttl": 5}),
-        (calls.poll(ORDERS, PollQuestion(start=AT, limit=10)), "POST",
+        (topic_calls.create_topic(ORDERS, {"ttl": 5}), "PUT", TOPIC, {"ttl": 5}),
+        (reading.poll(ORDERS, PollQuestion(start=AT, limit=10)), "POST",
          f"{TOPIC}/poll?isolation=committed", {"startFrom": AT, "inclusive": True, "limit": 10}),
-        (calls.poll(ORDERS, PollQuestion(start=datetime(2016, 11, 24, 15, 6, 40, tzinfo=UTC))),
+        (reading.poll(ORDERS, PollQuestion(start=datetime(2016, 11, 24, 15, 6, 40, tzinfo=UTC))),
          "POST", f"{TOPIC}/poll?isolation=committed", {"startFrom": AT, "inclusive": True}),
-        (calls.poll(ORDERS, SKIPPING), "POST", f"{TOPIC}/poll?tx=7&undecided=skip&wait=1.5",
+        (reading.poll(ORDERS, SKIPPING), "POST", f"{TOPIC}/poll?tx=7&undecided=skip&wait=1.5",
          {"startFrom": HEX, "inclusive": False}),
         (transaction_calls.commit(5, [b"apple"], [SOLD], read_only=False), "POST",
          "/v1/transactions/5/commit",
          {"changes": ["apple"], "publish": [SOLD_FORM], "readOnly": False}),
         (transaction_calls.truncate(ids=[1], before_ms=None), "POST",
          "/v1/transactions/invalid/truncate", {"ids": ["1"]}),
-        (transaction_calls.start(type="long", timeout_s=None, client=None, lease_s=60), "POST",
-         "/v1/transactions", {"type": "long", "lease": 60}),
+        (transaction_calls.start(type="long", timeout_s=None, client=None, request_id="r",
+                                 lease_s=60, messages_only=True), "POST",
+         "/v1/transactions",
+         {"type": "long", "lease": 60, "requestId": "r", "messagesOnly": True}),
+        (transaction_calls.join(7), "POST", "/v1/transactions/7/join", None),
         (transaction_calls.renew(7), "POST", "/v1/transactions/7/renew", None),
         (transaction_calls.begin_epoch("a/b", 7, "r", lease_s=None, client="c"), "POST",
          "/v1/sinks/a%2Fb/epochs/7", {"runId": "r", "client": "c"}),
@@ -77,26 +82,47 @@ def test_a_call_sends_what_it_was_given_and_no_more(
 
 
 def test_a_poll_tells_the_transport_how_long_the_server_may_wait() -> None:
-    assert calls.poll(ORDERS, SKIPPING).request.wait_s == 1.5
+    assert reading.poll(ORDERS, SKIPPING).request.wait_s == 1.5
 
 
 def test_a_bad_namespace_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(InvalidNameError):
-        calls.list_topics("../transactions")
+        topic_calls.list_topics("../transactions")
 
 
 def test_a_publish_without_a_transaction_names_no_pointer() -> None:
-    call = calls.publish(ORDERS, PublishRequest(None, [b"a", b"\xff"], ttl_s=60))
+    call = publishing.publish(ORDERS, PublishRequest(None, [b"a", b"\xff"], ttl_s=60))
 
     assert call.request.path == "/v1/namespaces/shop/topics/orders/publish?ttl=60"
     assert decode_publish_request(call.request.body or b"") == PublishRequest(
         pointer=None, payloads=[b"a", b"\xff"]
     )
-    assert call.answer(ok(tuff_first_id=HEX, tuff_last_id=HEX)) == calls.Published(ID, ID, None)
+    assert call.answer(ok(tuff_first_id=HEX, tuff_last_id=NEXT_HEX)) == Published(
+        ids=MessageIds(ID.offset, 2)
+    )
+
+
+@pytest.mark.parametrize(("last", "count"), [(HEX, 2), (NEXT_HEX, 1), (NEXT_HEX, 3)])
+def test_a_reply_with_other_offsets_than_messages_is_an_error(last: str, count: int) -> None:
+    call = publishing.publish(ORDERS, PublishRequest(None, [b"a"] * count))
+
+    with pytest.raises(InternalError, match="the messages exist, and their ids are unknown"):
+        call.answer(ok(tuff_first_id=HEX, tuff_last_id=last))
+
+
+def test_ids_are_those_of_consecutive_offsets() -> None:
+    ids = MessageIds(Offset(7, SEQ_ID_LIMIT - 1), 3)
+    expected = (MessageId(7, SEQ_ID_LIMIT - 1), MessageId(8, 0), MessageId(8, 1))
+
+    assert tuple(ids) == ids[:] == expected
+    assert (len(ids), ids[0], ids[-1], ids[1:]) == (3, expected[0], expected[2], expected[1:])
+    assert ids.index(expected[1]) == 1
+    with pytest.raises(IndexError):
+        ids[3]
 
 
 def test_a_publish_under_a_pointer_returns_the_detail_for_a_rollback() -> None:
-    call = calls.publish(ORDERS, PublishRequest(1480000000000000000, [b"a"]))
+    call = publishing.publish(ORDERS, PublishRequest(1480000000000000000, [b"a"]))
 
     published = call.answer(
         ok(
@@ -118,14 +144,14 @@ def test_a_publish_under_a_pointer_returns_the_detail_for_a_rollback() -> None:
 
 
 def test_a_poll_from_a_time_without_a_zone_is_refused() -> None:
-    with pytest.raises(ValueError, match="no time zone"):
-        calls.poll(ORDERS, PollQuestion(start=datetime(2016, 11, 24)))  # noqa: DTZ001 - refused
+    with pytest.raises(ValueError, match="a datetime with a time zone"):
+        reading.poll(ORDERS, PollQuestion(start=datetime(2016, 11, 24)))  # noqa: DTZ001 - refused
 
 
 def test_a_poll_carries_a_snapshot_as_its_bytes() -> None:
     snapshot = Transaction(transaction_id=1, read_pointer=0, write_pointer=1)
 
-    call = calls.poll(ORDERS, PollQuestion(transaction=snapshot))
+    call = reading.poll(ORDERS, PollQuestion(transaction=snapshot))
 
     body = sent(call.request)[2]
     assert isinstance(body, dict)
@@ -134,15 +160,15 @@ def test_a_poll_carries_a_snapshot_as_its_bytes() -> None:
 
 def test_a_poll_reads_messages_and_where_it_leaves_the_reader() -> None:
     headers = {
-        "content-type": "avro/binary",
+        "content-type": "avro/binary; schema=2",
         "tuff-next": HEX,
         "tuff-caught-up": "false",
         "tuff-blocked-by": "12",
     }
-    body = encode_columns([ID.to_bytes()], [b"\xff"])
-    call = calls.poll(ORDERS, PollQuestion())
+    body = encode_columns_2([ID.to_bytes()], [b"\xff"], {})
+    call = reading.poll(ORDERS, PollQuestion())
 
-    assert call.request.accept == "avro/binary; schema=2", "an older server ignores the schema"
+    assert call.request.accept == "avro/binary; schema=2"
     poll = call.answer(Response(200, headers, body))
 
     assert list(poll) == [Message(ID, b"\xff")]
@@ -152,7 +178,7 @@ def test_a_poll_reads_messages_and_where_it_leaves_the_reader() -> None:
 def test_offsets_of_an_empty_topic_are_none() -> None:
     reply = ok({"generation": 1, "earliest": None, "end": None, "blockedBy": None})
 
-    found = calls.offsets(ORDERS, isolation="committed").answer(reply)
+    found = reading.offsets(ORDERS, isolation="committed").answer(reply)
 
     assert (found.earliest, found.end, found.blocked_by) == (None, None, None)
 
@@ -162,7 +188,7 @@ def test_a_problem_is_raised_as_its_class() -> None:
     response = Response(404, {}, json.dumps(problem).encode())
 
     with pytest.raises(TopicNotFoundError, match="there is no shop:orders"):
-        calls.get_topic(ORDERS).answer(response)
+        topic_calls.get_topic(ORDERS).answer(response)
 
 
 def test_a_conflict_names_the_key_and_the_other() -> None:
@@ -187,20 +213,20 @@ def test_a_conflict_names_the_key_and_the_other() -> None:
 
 def test_an_error_page_of_a_proxy_is_an_error_of_the_root_class() -> None:
     with pytest.raises(TuffError, match="502"):
-        calls.list_namespaces().answer(Response(502, {}, b"<html>bad gateway</html>"))
+        topic_calls.list_namespaces().answer(Response(502, {}, b"<html>bad gateway</html>"))
 
 
 def test_a_response_that_no_tuff_server_gives_is_an_internal_error() -> None:
     with pytest.raises(InternalError, match="check the address"):
-        calls.poll(ORDERS, PollQuestion()).answer(Response(200, {}, b"<html>hello</html>"))
+        reading.poll(ORDERS, PollQuestion()).answer(Response(200, {}, b"<html>hello</html>"))
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        calls.create_topic(ORDERS, {}),
-        calls.delete_topic(ORDERS),
-        calls.store(ORDERS, PublishRequest(5, [b"x"])),
+        topic_calls.create_topic(ORDERS, {}),
+        topic_calls.delete_topic(ORDERS),
+        publishing.store(ORDERS, PublishRequest(5, [b"x"])),
         transaction_calls.can_commit(5, []),
         transaction_calls.invalidate(5),
         transaction_calls.delete_sink("sink"),
@@ -241,19 +267,10 @@ def test_a_message_without_utf_8_is_refused() -> None:
         all_checked(ORDERS, ["\ud800"])
 
 
-def test_a_string_is_no_topic() -> None:
-    with tuff.Client() as client:
-        for use in (client.poll, client.topics.get, client.publisher):
-            with pytest.raises(TypeError, match=r"as tuff\.TopicId\('shop', 'orders'\)"):
-                use("shop:orders")  # type: ignore[arg-type]  # that is the mistake
-    with pytest.raises(TypeError, match="shop:orders"):
-        all_checked("shop:orders", ["x"])  # type: ignore[arg-type]  # likewise
-
-
 def test_a_type_may_be_given_by_its_name_or_by_its_enum() -> None:
     """The enum was a TypeError of the JSON encoder."""
     starts = [
-        transaction_calls.start(type=kind, timeout_s=None, client=None)
+        transaction_calls.start(type=kind, timeout_s=None, client=None, request_id="r")
         for kind in (TransactionType.LONG, "long")
     ]
 
@@ -271,7 +288,7 @@ def test_a_change_that_is_no_bytes_is_refused(changes: Any) -> None:
 @pytest.mark.parametrize("wait_s", [math.nan, math.inf])
 def test_a_wait_that_is_no_number_is_refused(wait_s: float) -> None:
     with pytest.raises(ValueError, match="wait is a number of seconds"):
-        calls.poll(ORDERS, PollQuestion(wait_s=wait_s))
+        reading.poll(ORDERS, PollQuestion(wait_s=wait_s))
 
 
 @pytest.mark.parametrize("transaction", [None, "12", 1.5])

@@ -1,25 +1,28 @@
 """The client against a real server (protocol §2, §3, §5, §7)."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 import tuff
+from tests.http.client import until
 from tests.http.process import ServerProcess, serve
-from tuff import calls
+from tuff import topic_calls
 from tuff.address import Address
-from tuff.calls import Response, poll_batch
-from tuff.client_errors import ConnectionLostError
+from tuff.errors import ConnectionLostError
 from tuff.protocol.errors import (
     HoldNotFoundError,
     InternalError,
     PositionNotFoundError,
     TopicNotFoundError,
 )
+from tuff.reading import poll_batch
+from tuff.wire import Response
 
-ALL = tuff.PollQuestion()
+ALL = tuff.connectors.PollQuestion()
 
 
 def payloads(poll: tuff.Poll) -> list[bytes]:
@@ -31,9 +34,9 @@ def test_a_topic_is_created_changed_listed_and_deleted(client: tuff.Client) -> N
 
     client.topics.create(topic, ttl=60, properties={"owner": "me"})
 
-    assert client.topics.get(topic) == tuff.TopicInfo(topic, 1, {"ttl": "60", "owner": "me"})
+    assert client.topics.get(topic) == tuff.admin.TopicInfo(topic, 1, {"ttl": "60", "owner": "me"})
     client.topics.update(topic, ttl=5)
-    assert client.topics.get(topic).properties == {"ttl": "5"}
+    assert client.topics.get(topic).properties == {"ttl": "5", "owner": "me"}
     assert client.topics.list("life") == ["one"]
     assert "life" in client.topics.namespaces()
     with pytest.raises(tuff.TopicExistsError):
@@ -41,6 +44,62 @@ def test_a_topic_is_created_changed_listed_and_deleted(client: tuff.Client) -> N
     client.topics.delete(topic)
     with pytest.raises(TopicNotFoundError):
         client.topics.get(topic)
+
+
+def test_an_update_changes_what_it_names_and_says_what_expires_by_it(client: tuff.Client) -> None:
+    """`update(topic, partitions=2)` put the ttl back to the server's default, and messages of a
+    topic that kept them for a year were gone."""
+    topic = tuff.TopicId("life", "kept")
+    client.topics.create(topic, ttl=31_536_000, properties={"owner": "me"})
+    client.publish(topic, "kept")
+
+    first = client.topics.update(topic, partitions=2)
+    assert first.properties == {"ttl": "31536000", "owner": "me"}
+    assert (first.partitions, first.expiring) == ((0, 1), None)
+    client.topics.update(topic, properties={"owner": None, "team": "red"})
+    assert client.topics.get(topic).properties == {"ttl": "31536000", "team": "red"}
+
+    until(lambda: client.topics.update(topic, ttl=1, dry_run=True).expiring)
+    dry = client.topics.update(topic, ttl=1, dry_run=True)
+    assert dry.expiring is not None
+    assert (dry.expiring.count, dry.properties["ttl"]) == (1, "1")
+    assert client.topics.get(topic).properties == {"ttl": "31536000", "team": "red"}
+    assert payloads(client.poll(topic.partition(0))) == [b"kept"]
+
+    done = client.topics.update(topic, ttl=timedelta(seconds=1))
+    assert done.expiring is not None
+    assert done.expiring.count == 1
+    assert payloads(client.poll(topic.partition(0))) == []
+
+
+def test_a_topic_that_may_exist_is_left_as_it_is(client: tuff.Client) -> None:
+    client.topics.create("life:perhaps", ttl=60, exist_ok=True)
+    client.publish("life:perhaps", "kept")
+
+    client.topics.create("life:perhaps", ttl=5, partitions=3, exist_ok=True)
+
+    assert client.topics.get("life:perhaps").properties == {"ttl": "60"}
+    assert payloads(client.poll("life:perhaps")) == [b"kept"]
+    with pytest.raises(tuff.TopicExistsError):
+        client.topics.create("life:perhaps", exist_ok=False)
+
+
+def test_a_reader_in_a_transaction_is_explained(client: tuff.Client, topic: tuff.TopicId) -> None:
+    writer = client.transactions.start()
+    (id,) = client.publish(topic, "held", transaction=writer).ids
+    reader = client.transactions.start()
+
+    reasons = [
+        client.explain(topic, id, transaction=given).reason
+        for given in (reader, reader.transaction_id, writer.transaction_id, None)
+    ]
+    client.transactions.abort(reader)
+    client.transactions.abort(writer)
+
+    assert reasons[:2] == ["in_progress", "in_progress"]
+    assert reasons[2:] == ["visible", "in_progress"]
+    with pytest.raises(ValueError, match="at most one of isolation and transaction"):
+        client.explain(topic, id, transaction=reader, isolation="all")
 
 
 def test_messages_come_back_in_order_and_page_by_page(
@@ -54,8 +113,8 @@ def test_messages_come_back_in_order_and_page_by_page(
     assert payloads(first) == [b"one", b"\xff\x00"]
     assert payloads(rest) == ["drei €".encode()]
     assert (first.caught_up, rest.caught_up) == (False, True)
-    assert first[0].id == published.first_id
-    assert rest[-1].id == published.last_id == client.offsets(topic).end
+    assert first[0].id == published.ids[0]
+    assert rest[-1].id == published.ids[-1] == client.offsets(topic).end
 
 
 def test_a_commit_makes_everything_visible_at_once(
@@ -93,7 +152,7 @@ def test_a_message_published_under_a_pointer_holds_committed_readers_back(
 
     client.transactions.invalidate(transaction)
     assert client.poll(topic, isolation="committed").blocked_by is None
-    assert client.transactions.outcome(transaction).reason == "invalidated"
+    assert client.transactions.get(transaction).reason == "invalidated"
     listed = client.transactions.invalids()
     assert transaction.transaction_id in listed.invalids
     assert transaction.transaction_id in listed.reasons["invalidated"]
@@ -122,7 +181,7 @@ def test_a_context_that_only_reads_commits(client: tuff.Client, topic: tuff.Topi
         transaction = tx.transaction
         tx.poll(topic)
 
-    assert client.transactions.outcome(transaction).state == "committed"
+    assert client.transactions.get(transaction).state == "committed"
 
 
 def test_threads_share_a_client(client: tuff.Client, topic: tuff.TopicId) -> None:
@@ -169,13 +228,13 @@ def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
 def test_a_topic_is_truncated_only_up_to_its_holds(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
-    first, second = (client.publish(topic, word).first_id for word in ("1", "2"))
-    client.topics.hold(topic, "slow", first, max_age=60)
+    first, second = (client.publish(topic, word).ids[0] for word in ("1", "2"))
+    client.holds.set(topic, "slow", first, max_age=60)
 
-    with pytest.raises(tuff.TopicHeldError):
+    with pytest.raises(tuff.errors.TopicHeldError):
         client.topics.truncate(topic, second)
     assert len(client.poll(topic)) == 2
-    client.topics.release(topic, "slow")
+    client.holds.delete(topic, "slow")
 
     assert client.topics.truncate(topic, second) == second
     assert payloads(client.poll(topic)) == [b"2"]
@@ -189,7 +248,7 @@ def test_a_batch_has_the_messages_of_a_poll(client: tuff.Client, topic: tuff.Top
 
     poll = client.poll(topic)
     found = client.poll_batch(topic, ALL)
-    first = client.poll_batch(topic, tuff.PollQuestion(limit=2))
+    first = client.poll_batch(topic, tuff.connectors.PollQuestion(limit=2))
 
     ids = [tuff.MessageId.from_bytes(each) for each in found.batch["id"].to_pylist()]
     payloads = found.batch["value"].to_pylist()
@@ -206,7 +265,7 @@ def test_a_batch_says_which_database_holds_it_back(
     client.publish(topic, "held back", transaction=transaction)
     client.transactions.prepare(transaction, database="shop")
 
-    found = client.poll_batch(topic, tuff.PollQuestion(isolation="committed"))
+    found = client.poll_batch(topic, tuff.connectors.PollQuestion(isolation="committed"))
 
     poll = client.poll(topic)
     assert (found.blocked_by, found.blocked_by_database) == (transaction.transaction_id, "shop")
@@ -260,42 +319,48 @@ def test_holds_and_positions_are_set_listed_and_removed(
 ) -> None:
     published = client.publish(topic, "a", "b")
 
-    hold = client.topics.hold(topic, "job", published.last_id, max_age=9.5)
-    position = client.topics.set_position(topic, "job", published.first_id)
+    hold = client.holds.set(topic, "job", published.ids[-1], max_age=9.5)
+    position = client.positions.set(topic, "job", published.ids[0])
 
-    assert (hold.first, hold.expires_at_ms - hold.set_at_ms) == (published.last_id, 9_500)
-    assert client.topics.holds(topic) == [hold]
-    assert (position.position, position.generation) == (published.first_id, 1)
-    assert client.topics.position(topic, "job") == position
-    assert client.topics.positions(topic) == [position]
-    client.topics.release(topic, "job")
-    client.topics.delete_position(topic, "job")
+    assert (hold.first, hold.expires_at_ms - hold.set_at_ms) == (published.ids[-1], 9_500)
+    assert client.holds.list(topic) == [hold]
+    assert (position.position, position.generation) == (published.ids[0], 1)
+    assert client.positions.get(topic, "job") == position
+    assert client.positions.list(topic) == [position]
+    client.holds.delete(topic, "job")
+    client.positions.delete(topic, "job")
     with pytest.raises(HoldNotFoundError):
-        client.topics.release(topic, "job")
+        client.holds.delete(topic, "job")
     with pytest.raises(PositionNotFoundError):
-        client.topics.position(topic, "job")
+        client.positions.get(topic, "job")
 
 
 def test_a_server_that_is_down_differs_from_a_proxy_without_a_server() -> None:
     address = Address(url="http://x", timeout_s=1, connect_timeout_s=1, token=None)
+
+    def told_by(body: bytes) -> tuff.admin.Health:
+        response = Response(503, {}, body)
+        address.require_no_proxy(topic_calls.health(), response)
+        return topic_calls.health().answer(response)
+
     body = b'{"status":"down","version":"9","checks":{"disk":{"status":"down","detail":"full"}}}'
 
-    told = address.answer(calls.health(), Response(503, {}, body))
+    told = told_by(body)
 
-    assert told == tuff.Health(
-        status="down", checks={"disk": tuff.HealthCheck("down", "full")}, version="9"
+    assert told == tuff.admin.Health(
+        status="down", checks={"disk": tuff.admin.HealthCheck("down", "full")}, version="9"
     )
     with pytest.raises(tuff.ConnectionLostError, match="a proxy says 503"):
-        address.answer(calls.health(), Response(503, {}, b"<html>away</html>"))
+        told_by(b"<html>away</html>")
     stopping = b'{"status":503,"code":"shutting_down","detail":"the server stops"}'
     with pytest.raises(tuff.TuffError, match="the server stops"):
-        address.answer(calls.health(), Response(503, {}, stopping))
+        told_by(stopping)
 
 
 def test_an_older_server_has_no_version() -> None:
     body = b'{"status":"ok","checks":{"clock":{"status":"ok"}}}'
 
-    told = calls.health().answer(Response(200, {}, body))
+    told = topic_calls.health().answer(Response(200, {}, body))
 
     assert (told.version, told.checks["clock"].detail) == (None, "")
 
@@ -343,7 +408,7 @@ def test_a_closed_client_is_in_the_wrong_state(client: tuff.Client, topic: tuff.
 
     with pytest.raises(tuff.WrongStateError) as caught:
         client.poll(topic)
-    assert isinstance(caught.value, tuff.ClientClosedError)
+    assert isinstance(caught.value, tuff.errors.ClientClosedError)
     assert isinstance(caught.value, RuntimeError)
 
 
@@ -356,18 +421,20 @@ def test_a_publish_is_acknowledged_at_the_level_that_was_asked_for(
     last = client.publish(topic, "e")
 
     found = [message.id for message in client.poll(topic)]
-    assert unacknowledged is None
-    assert [durable.first_id, received.first_id, received.last_id] == found[:3]
-    assert last.last_id == found[4]
+    assert unacknowledged == tuff.Published()
+    assert [durable.ids[0], received.ids[0], received.ids[-1]] == found[:3]
+    assert last.ids[-1] == found[4]
 
 
 def test_a_wrong_acknowledgement_level_is_refused(client: tuff.Client, topic: tuff.TopicId) -> None:
     with pytest.raises(ValueError, match='ack is none, received or durable, not "all"'):
-        client.publish(topic, "a", ack="all")  # type: ignore[call-overload]  # the mistake
+        client.publish(topic, "a", ack="all")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(tuff.TopicNotFoundError):
         client.publish(tuff.TopicId("client", "nowhere"), "a", ack="none")
     tx = client.transactions.start()
-    with pytest.raises(tuff.BadRequestError, match="only for a publish without a transaction"):
+    with pytest.raises(
+        tuff.errors.BadRequestError, match="only for a publish without a transaction"
+    ):
         client.publish(topic, "a", transaction=tx, ack="received")
 
     assert not client.poll(topic)

@@ -12,7 +12,14 @@ import pytest
 import tuff
 from tests.client.recording import LeavingParticipant, Participant, PlayedService, Record
 from tuff.blocking.context import TransactionContext
-from tuff.client_errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError
+from tuff.errors import (
+    ClientClosedError,
+    ConnectionLostError,
+    OutcomeUnknownError,
+    TransactionInvalidatedError,
+    TransactionTimedOutError,
+    WrongStateError,
+)
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
@@ -404,7 +411,7 @@ def test_a_blocking_client_refuses_a_hook_that_is_a_coroutine_function(
     """Its call only makes a coroutine: rows were once committed that were not written."""
 
     class Careless(Participant):
-        async def commit_tx(self) -> None:
+        async def commit_tx(self, transaction: tuff.Transaction) -> None:
             raise AssertionError
 
     with pytest.raises(TypeError, match="AsyncClient"), client.transaction(Careless("a", record)):
@@ -465,3 +472,64 @@ def test_a_conflict_within_a_block_does_not_advise_to_abort(step: str) -> None:
     assert caught.value.detail == (
         "transaction 10 conflicts with transaction 9; run the block again, as `client.run` does"
     )
+
+
+@pytest.mark.parametrize("ended", [TransactionTimedOutError, TransactionInvalidatedError])
+@pytest.mark.parametrize("step", ["can_commit", "commit"])
+def test_a_block_whose_transaction_was_ended_does_not_advise_what_it_has_done(
+    step: str, ended: type[tuff.TuffError]
+) -> None:
+    record = Record()
+    record.fail[step] = ended(
+        "transaction 10 did not end within its 1 seconds; undo its other writes, abort it, and "
+        "start another one"
+    )
+    client = tuff.Client(transport=PlayedService(record), retries=0)
+
+    context = client.transaction(Participant("a", record, changes=[b"x"]))
+    with pytest.raises(ended) as caught, context:
+        pass
+
+    assert str(caught.value) == (
+        "transaction 10 did not end within its 1 seconds; it is rolled back; run the block again, "
+        "with a longer `timeout` if it takes so long"
+    )
+    assert "a.rollback_tx" in record.steps
+
+
+def test_a_publish_behind_an_abort_says_that_the_block_has_aborted(
+    context: TransactionContext,
+) -> None:
+    with context as tx:
+        tx.abort()
+
+        with pytest.raises(WrongStateError, match="the block has aborted its transaction"):
+            tx.publish(ORDERS, "late")
+
+
+@pytest.mark.parametrize("wrong", [None, "a", b"a", ["a"], 3], ids=repr)
+def test_changes_that_are_no_keys_are_refused_with_the_class_and_the_hook(wrong: object) -> None:
+    record = Record()
+    client = tuff.Client(transport=PlayedService(record), retries=0)
+    context = client.transaction(Participant("stock", record, changes=wrong))
+
+    with (
+        pytest.raises(TypeError, match=r"tx_changes of Participant \(participant 'stock'\)"),
+        context,
+    ):
+        pass
+
+    assert record.steps[-2:] == ["stock.rollback_tx", "abort"]
+
+
+def test_a_participant_without_a_name_is_refused_with_its_class(client: tuff.Client) -> None:
+    class Stock(tuff.TransactionAware):
+        def tx_changes(self, transaction: tuff.Transaction) -> list[bytes]:
+            return []
+
+        def commit_tx(self, transaction: tuff.Transaction) -> None: ...
+
+        def rollback_tx(self, transaction: tuff.Transaction) -> None: ...
+
+    with pytest.raises(TypeError, match=r'class Stock has no `name`.* name = "stock"'):
+        client.transaction(Stock())

@@ -1,5 +1,7 @@
 """Consumers of a group against a real server (protocol §3.11)."""
 
+import gc
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,8 +11,10 @@ from pathlib import Path
 import pytest
 
 import tuff
+from tests.client.proxy import losing
 from tests.http.process import ServerProcess, serve
 from tuff import group_calls
+from tuff.dead_letters import retry_topic_of
 
 _numbers = count(1)
 Make = Callable[..., tuff.Consumer]
@@ -41,7 +45,7 @@ def make(client: tuff.Client, topic: tuff.TopicId) -> Iterator[Make]:
     with ExitStack() as stack:
 
         def make_one(**options: object) -> tuff.Consumer:
-            consumer = client.consumer(topic.name, topic, **options)  # type: ignore[arg-type]  # any
+            consumer = client.consumer(topic, group=topic.name, **options)  # type: ignore[arg-type]  # any
             return stack.enter_context(consumer)
 
         yield make_one
@@ -62,6 +66,12 @@ def read(consumer: tuff.Consumer, number: int, *, within_s: float = 10.0) -> lis
     return sorted(found)
 
 
+def read_to_the_end(consumer: tuff.Consumer | tuff.ShareConsumer) -> None:
+    """The loop of docs/howto/consumer-groups.md."""
+    while consumer.poll(wait=0.5):
+        pass
+
+
 def settle(*consumers: tuff.Consumer, sizes: list[int]) -> None:
     """Poll until the members have so many partitions."""
     until_s = time.monotonic() + 10.0
@@ -72,7 +82,7 @@ def settle(*consumers: tuff.Consumer, sizes: list[int]) -> None:
 
 
 def after(client: tuff.Client, topic: tuff.TopicId) -> dict[int, tuff.MessageId | None]:
-    group = client.groups.show(topic.namespace, topic.name)
+    group = client.groups.get(topic.namespace, topic.name)
     return {each.partition.number: each.after for each in group.partitions if each.after}  # type: ignore[misc]  # a partition has a number
 
 
@@ -180,6 +190,55 @@ def test_a_batch_and_its_offset_are_one_transaction(
     assert [message.payload for message in client.poll(copies)] == [b"a"]
 
 
+def test_a_batch_is_committed_by_one_transaction(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    """A second transaction of the batch published all of it once more."""
+    copies = tuff.TopicId("groups", f"{topic.name}-copies")
+    client.topics.create(copies)
+    publish(client, topic, "a")
+    consumer = make(mode="exactly_once")
+    batch = consumer.poll()
+    assert batch is not None
+    opened_before = consumer.transaction(batch)
+    with consumer.transaction(batch) as tx:
+        tx.publish(copies, "a")
+
+    def publish_again() -> None:
+        with opened_before as tx:
+            tx.publish(copies, "again")
+
+    for again in (lambda: consumer.transaction(batch), publish_again):
+        with pytest.raises(tuff.WrongStateError, match="of this batch has committed"):
+            again()
+
+    assert [message.payload for message in client.poll(copies)] == [b"a"]
+
+
+def test_a_batch_whose_commit_may_have_counted_is_not_committed_again(
+    client: tuff.Client, server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    copies = tuff.TopicId("groups", f"{topic.name}-copies")
+    client.topics.create(copies)
+    publish(client, topic, "a")
+    with (
+        losing(server.url, dies=True) as (url, losses),
+        tuff.Client(url, retries=0) as through,
+        through.consumer(topic, group=topic.name, mode="exactly_once") as consumer,
+    ):
+        batch = consumer.poll()
+        assert batch is not None
+        losses.lose_reply("commit")
+        context = consumer.transaction(batch)
+        with pytest.raises(tuff.errors.OutcomeUnknownError), context as tx:
+            tx.publish(copies, "a")
+
+        with pytest.raises(tuff.WrongStateError, match="or may have; poll again"):
+            consumer.transaction(batch)
+
+    assert [message.payload for message in client.poll(copies)] == [b"a"]
+
+
 def test_a_fenced_member_commits_no_offset_and_nothing_else(
     client: tuff.Client, topic: tuff.TopicId, make: Make
 ) -> None:
@@ -199,7 +258,7 @@ def test_a_fenced_member_commits_no_offset_and_nothing_else(
         assert again is not None
         with successor.transaction(again) as tx_2:
             tx_2.publish(copies, "from the successor")
-        with pytest.raises(tuff.GroupError):
+        with pytest.raises(tuff.errors.GroupError):
             stack.close()
 
     assert again.messages == batch.messages
@@ -209,7 +268,7 @@ def test_a_fenced_member_commits_no_offset_and_nothing_else(
 
 def fence(client: tuff.Client, topic: tuff.TopicId) -> None:
     """Let the member leave behind its back, as if its session was over."""
-    (member,) = client.groups.show(topic.namespace, topic.name).members
+    (member,) = client.groups.get(topic.namespace, topic.name).members
     call = group_calls.leave(
         group_calls.GroupId(namespace=topic.namespace, name=topic.name),
         member.member_id,
@@ -320,15 +379,117 @@ def test_a_run_processes_in_transactions(
     assert sorted(message.payload for message in client.poll(copies)) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_partition_without_an_offset_begins_at_start(
-    client: tuff.Client, topic: tuff.TopicId, make: Make
-) -> None:
+def test_a_group_begins_at_start(client: tuff.Client, topic: tuff.TopicId, make: Make) -> None:
     publish(client, topic, *"abcd")
     consumer = make(start="latest")
     settle(consumer, sizes=[4])
     publish(client, topic, "e")
 
     assert read(consumer, 1) == ["e"]
+
+
+def test_a_group_at_latest_reads_what_came_while_no_member_ran(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    first = make(start="latest")
+    settle(first, sizes=[4])
+    first.close()
+    publish(client, topic, *"abcdefgh")
+
+    assert read(make(start="latest"), 8) == list("abcdefgh")
+
+
+def test_a_group_at_latest_reads_all_of_a_partition_that_is_added(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    consumer = make(start="latest")
+    settle(consumer, sizes=[4])
+
+    client.topics.update(topic, partitions=6)
+    publish(client, topic.partition(4), *"abc")
+    publish(client, topic.partition(5), *"def")
+
+    assert read(consumer, 6) == list("abcdef")
+
+
+def test_a_group_at_latest_reads_what_came_before_a_partition_moved(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    first = make(start="latest")
+    settle(first, sizes=[4])
+    publish(client, topic, *"abcdefgh")
+
+    second = make(start="latest")  # takes half of the partitions before the first commit
+    found: list[str] = []
+    until_s = time.monotonic() + 10.0
+    while len(set(found)) < 8 and time.monotonic() < until_s:
+        found += [each for consumer in (first, second) for each in read(consumer, 1, within_s=0.1)]
+
+    assert sorted(set(found)) == list("abcdefgh")
+
+
+def test_a_group_at_latest_reads_retries_that_came_while_no_member_ran(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    policy = tuff.RetryPolicy(delays=(0.05,))
+    consumer = make(start="latest", retry=policy)
+    settle(consumer, sizes=[5])
+    publish(client, topic, "a")
+    batch = consumer.poll()
+    assert batch is not None
+    consumer.nack(batch[0])
+    consumer.commit()
+    consumer.close()
+    assert client.poll(retry_topic_of(topic), wait=10)  # the delay is over
+
+    assert read(make(start="latest", retry=policy), 1) == ["a"]
+
+
+def test_what_a_selection_passes_over_counts_as_read(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    publish(client, topic, *"abcdefgh")
+    consumer = make(tags="big")
+    settle(consumer, sizes=[4])
+    until_s = time.monotonic() + 10.0
+
+    while len(after(client, topic)) < 4 and time.monotonic() < until_s:
+        assert consumer.poll(0.1) is None
+
+    group = client.groups.get(topic.namespace, topic.name)
+    assert [(each.unread, each.unread_age_ms) for each in group.partitions] == [(0, 0)] * 4
+
+
+def test_messages_of_one_publish_that_nobody_reads_are_lag(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    consumer = make(start="latest")
+    settle(consumer, sizes=[4])
+    consumer.close()
+    client.publish(topic.partition(0), "a", "b", "c", "d")
+    began_s = time.monotonic()
+    age_ms = 0
+
+    while age_ms < 300:  # it rises while nothing is published
+        assert time.monotonic() < began_s + 10.0
+        first, *others = client.groups.get(topic.namespace, topic.name).partitions
+        age_ms = first.unread_age_ms or 0
+
+    assert (first.unread, first.is_lower_bound, first.behind_ms) == (4, False, 0)
+    assert [each.unread for each in others] == [0, 0, 0]
+    assert client.topics.count(topic).count == 4
+
+
+def test_a_member_that_closes_while_it_joins_is_no_member(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    client.groups.set_preferences("groups", topic.name, tuff.GroupPreferences())
+    for number in range(20):
+        consumer = make()
+        consumer.poll(wait=number / 5_000)  # seconds; the join is sent beside the program
+        consumer.close()
+
+        assert list(client.groups.get("groups", topic.name).members) == []
 
 
 def test_a_closed_consumer_is_refused(make: Make) -> None:
@@ -351,7 +512,7 @@ def test_an_impossible_consumer_is_refused(
         given["topics"] = topic.partition(1)
 
     with pytest.raises(ValueError):
-        client.consumer("billing", **given)  # type: ignore[arg-type]  # wrong on purpose
+        client.consumer(**given, group="billing")  # type: ignore[arg-type]  # wrong on purpose
 
 
 async def test_the_asyncio_client_consumes_and_awaits_callbacks(
@@ -366,9 +527,9 @@ async def test_the_asyncio_client_consumes_and_awaits_callbacks(
     found: list[str] = []
     async with (
         tuff.AsyncClient(server.url) as own,
-        own.consumer(topic.name, topic, on_assigned=on_assigned) as consumer,
+        own.consumer(topic, group=topic.name, on_assigned=on_assigned) as consumer,
     ):
-        async for batch in consumer:
+        async for batch in consumer.batches():
             found += [message.payload.decode() for message in batch]
             if len(found) == 3:
                 break
@@ -386,7 +547,7 @@ def test_groups_are_listed_reset_and_deleted(
     consumer = make()
     assert read(consumer, 1) == ["a"]
     consumer.commit()
-    with pytest.raises(tuff.GroupNotEmptyError):
+    with pytest.raises(tuff.errors.GroupNotEmptyError):
         client.groups.delete(topic.namespace, topic.name)
     consumer.close()
 
@@ -403,15 +564,16 @@ def test_groups_are_listed_reset_and_deleted(
 def test_a_consumer_outlasts_a_restart_of_the_server(tmp_path: Path) -> None:
     settings = ("groups.session_timeout=30", "groups.heartbeat_interval=0.1")
     orders = tuff.TopicId("groups", "orders")
-    with serve(tmp_path, *settings) as first, tuff.Client(first.url, retries=0) as client:
+    with serve(tmp_path, *settings) as first, tuff.Client(first.url) as client:
         client.topics.create(orders, partitions=4)
-        with client.consumer("billing", orders) as consumer:
+        with client.consumer(orders, group="billing") as consumer:
             settle(consumer, sizes=[4])
             client.publish(orders.partition(1), "a")
             assert read(consumer, 1) == ["a"]
             first.kill()
 
-            assert consumer.poll(0.3) is None
+            with pytest.raises(tuff.errors.ServerUnreachableError):
+                consumer.poll(0.3)
             with serve(tmp_path, *settings, port=first.port):
                 client.publish(orders.partition(1), "b")
                 assert read(consumer, 1) == ["b"]
@@ -423,18 +585,165 @@ def test_a_consumer_gives_up_when_the_server_is_away_for_a_session(tmp_path: Pat
     settings = ("groups.session_timeout=0.5", "groups.heartbeat_interval=0.1")
     orders = tuff.TopicId("groups", "orders")
     lost: list[tuff.TopicId] = []
-    with serve(tmp_path, *settings) as first, tuff.Client(first.url, retries=0) as client:
+    with serve(tmp_path, *settings) as first, tuff.Client(first.url) as client:
         client.topics.create(orders)
-        with client.consumer("billing", orders, on_lost=lost.extend) as consumer:
+        with client.consumer(orders, group="billing", on_lost=lost.extend) as consumer:
             settle(consumer, sizes=[1])
             first.kill()
-            assert consumer.poll(1.0) is None
+            with pytest.raises(tuff.errors.ServerUnreachableError):
+                consumer.poll(1.0)
             assert lost == [orders.partition(0)]
             assert consumer.assignment == []
 
             with serve(tmp_path, *settings, port=first.port):
                 client.publish(orders, "a")
                 assert read(consumer, 1) == ["a"]
+                consumer.commit()
+
+
+def test_a_consumer_and_a_share_consumer_raise_an_outage_by_choice(tmp_path: Path) -> None:
+    """A server that is away looked like an empty topic, whatever `retries` said."""
+    orders = tuff.TopicId("groups", "orders")
+    with serve(tmp_path) as server, tuff.Client(server.url, retries=2) as client:
+        client.topics.create(orders)
+        consumer = client.consumer(orders, group="billing", on_outage="raise")
+        share = client.share_consumer(orders, group="billing", on_outage="raise")
+        for each in (consumer, share):
+            assert not each.poll(0)
+        server.kill()
+
+        new = client.consumer(orders, group="others", on_outage="raise")
+        for each in (consumer, share, new):
+            began_s = time.monotonic()
+            with pytest.raises(tuff.ConnectionLostError):
+                each.poll(30)
+            assert time.monotonic() - began_s < 20
+            each.close()
+        with pytest.raises(ValueError, match="on_outage is wait or raise"):
+            client.consumer(orders, group="billing", on_outage="never")  # type: ignore[arg-type]  # wrong
+
+
+def test_an_outage_is_raised_that_is_longer_than_the_session(tmp_path: Path) -> None:
+    """The member gave its partitions up, and then a poll without a call counted as an answer."""
+    settings = ("groups.session_timeout=0.5", "groups.heartbeat_interval=0.1")
+    orders = tuff.TopicId("groups", "orders")
+    with serve(tmp_path, *settings) as server, tuff.Client(server.url) as client:
+        client.topics.create(orders)
+        with client.consumer(orders, group="billing", on_outage="raise") as consumer:
+            settle(consumer, sizes=[1])
+            server.kill()
+
+            began_s = time.monotonic()
+            with pytest.raises(tuff.ConnectionLostError):
+                consumer.poll(60)
+            assert time.monotonic() - began_s < 30
+
+
+def test_a_loop_of_polls_does_not_take_an_outage_for_the_end_of_a_topic(tmp_path: Path) -> None:
+    orders = tuff.TopicId("groups", "orders")
+    with serve(tmp_path) as server, tuff.Client(server.url) as client:
+        client.topics.create(orders)
+        client.publish(orders, "a")
+        consumer = client.consumer(orders, group="billing")
+        share = client.share_consumer(orders, group="billing")
+        assert read(consumer, 1) == ["a"]
+        assert share.poll()
+        server.kill()
+
+        new = client.consumer(orders, group="others")
+        for each in (consumer, share, new):
+            with pytest.raises(tuff.ConnectionLostError):
+                read_to_the_end(each)
+            each.close()
+
+
+def test_an_iteration_waits_for_the_server_and_ends_by_stop(tmp_path: Path) -> None:
+    orders, copies = "groups:orders", "groups:copies"
+    with serve(tmp_path) as first, tuff.Client(first.url, retries=0) as client:
+        for topic in (orders, copies):
+            client.topics.create(topic)
+        client.publish(orders, "a", "b")
+        seen: list[bytes] = []
+        with ExitStack() as stack:
+            consumer = stack.enter_context(client.consumer(orders, group="billing"))
+
+            def restart() -> None:
+                stack.enter_context(serve(tmp_path, port=first.port))
+                client.publish(orders, "c")
+
+            for message in consumer:
+                seen.append(message.payload)
+                if message.payload == b"b":
+                    first.kill()
+                    threading.Timer(0.5, restart).start()
+                elif message.payload == b"c":
+                    consumer.stop()
+            assert seen == [b"a", b"b", b"c"]
+            copying = client.consumer(orders, group="copying", mode="exactly_once")
+            stack.enter_context(copying)
+            for batch, tx in copying.transactions():
+                tx.publish(copies, *(each.payload for each in batch))
+                copying.stop()
+            assert len(client.poll(copies)) == 3
+
+
+def test_a_stopped_iteration_counts_what_it_has_handed_out(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic.partition(0), "a", "b", "c")
+    makers = (
+        lambda: client.consumer(topic, group=topic.name),
+        lambda: client.share_consumer(topic.partition(0), group=topic.name),
+    )
+    for make_one in makers:
+        for expected in (b"a", b"b"):
+            with make_one() as consumer:
+                found = []
+                for message in consumer:
+                    found.append(message.payload)
+                    consumer.stop()
+                assert found == [expected]
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_an_error_that_is_caught_in_the_block_of_a_consumer_is_none_for_it(
+    client: tuff.Client, topic: tuff.TopicId, make: Make, *, begins_again: bool
+) -> None:
+    """As docs/howto/consumer-groups.md says."""
+    copies = f"groups:{topic.name}-copies"
+    client.topics.create(copies)
+    client.publish(topic, "a", key="a")
+    with make(mode="exactly_once") as consumer:
+        with pytest.raises(ZeroDivisionError):
+            copy_and_fail(consumer, copies)
+
+        if begins_again:
+            for _, tx in consumer.transactions():
+                tx.publish(copies, "again")
+                break
+    expected = [b"again"] if begins_again else [b"half"]
+    assert [each.payload for each in client.poll(copies)] == expected
+
+
+def copy_and_fail(consumer: tuff.Consumer, copies: str) -> None:
+    for _, tx in consumer.transactions():
+        tx.publish(copies, "half")
+        raise ZeroDivisionError
+
+
+def test_a_consumer_that_is_garbage_sends_no_heartbeats(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    before = set(threading.enumerate())
+    consumer = client.consumer(topic, group=topic.name)
+    assert consumer.poll(0) is None
+    (heartbeats,) = set(threading.enumerate()) - before
+
+    del consumer
+    gc.collect()
+
+    heartbeats.join(10)
+    assert not heartbeats.is_alive()
 
 
 async def test_the_asyncio_client_processes_in_transactions(
@@ -450,12 +759,77 @@ async def test_the_asyncio_client_processes_in_transactions(
 
     async with (
         tuff.AsyncClient(server.url) as own,
-        own.consumer(topic.name, topic, mode="exactly_once") as consumer,
+        own.consumer(topic, group=topic.name, mode="exactly_once") as consumer,
     ):
         await consumer.run(process)
 
     assert [message.payload for message in client.poll(copies)] == [b"a"]
     assert len(after(client, topic)) == 1
+
+
+@pytest.mark.parametrize("retry", [None, tuff.RetryPolicy()])
+def test_a_consumer_warns_of_a_missing_topic_and_creates_no_retry_topic_for_it(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    caplog: pytest.LogCaptureFixture,
+    retry: tuff.RetryPolicy | None,
+) -> None:
+    missing = tuff.TopicId(topic.namespace, f"{topic.name}-typo")
+    with client.consumer([topic, missing], group=topic.name, retry=retry) as consumer:
+        settle(consumer, sizes=[4 if retry is None else 5])
+        names = [each for each in client.topics.list(topic.namespace) if topic.name in each]
+
+        assert names == [topic.name, *([] if retry is None else [f"{topic.name}.retry"])]
+        assert f"waits until {missing} is created, which does not exist" in caplog.text
+        client.topics.create(missing)
+        client.publish(missing, "late")
+        assert read(consumer, 1) == ["late"]
+
+
+def test_a_partition_is_read_only_after_its_callback_has_returned(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    """A callback that raised was not called again, and the partitions were read without it."""
+    publish(client, topic, *"abc")
+    calls: list[int] = []
+
+    def on_assigned(partitions: list[tuff.TopicId]) -> None:
+        calls.append(len(partitions))
+        if len(calls) < 3:
+            raise ValueError("not ready")
+
+    consumer = make(on_assigned=on_assigned)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not ready"):
+            consumer.poll(10)
+
+    assert read(consumer, 3) == list("abc")
+    assert calls == [4, 4, 4]
+
+
+def test_what_was_not_announced_is_not_revoked(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    revoked: list[tuff.TopicId] = []
+    is_ready = False
+
+    def on_assigned(_partitions: list[tuff.TopicId]) -> None:
+        if not is_ready:
+            raise ValueError("not ready")
+
+    first = make(on_assigned=on_assigned, on_revoked=revoked.extend)
+    with pytest.raises(ValueError, match="not ready"):
+        first.poll(10)
+    make().poll(0.02)
+    until_s = time.monotonic() + 10.0
+    while len(first.assignment) != 2:
+        assert time.monotonic() < until_s
+        with pytest.raises(ValueError, match="not ready"):
+            first.poll(0.02)
+    is_ready = True
+    first.poll(0.02)
+
+    assert revoked == []
 
 
 def test_a_blocking_client_refuses_a_coroutine_function_as_callback(
@@ -465,7 +839,7 @@ def test_a_blocking_client_refuses_a_coroutine_function_as_callback(
         pass
 
     with pytest.raises(TypeError, match="coroutine"):
-        client.consumer("billing", topic, on_assigned=take)
+        client.consumer(topic, group="billing", on_assigned=take)
 
 
 def test_a_member_selects_by_tags_and_retries_what_it_selected(
@@ -484,3 +858,116 @@ def test_a_member_selects_by_tags_and_retries_what_it_selected(
     assert [(each.attempt, each[0].payload) for each in (first, again)] == [
         (1, b"wanted"), (2, b"wanted"),
     ]  # fmt: skip
+
+
+def iterated(client: tuff.Client, topic: tuff.TopicId, count: int) -> list[bytes]:
+    """The payloads of so many messages of one iteration, whose block ends without an error."""
+    found = []
+    with client.consumer(topic, group=topic.name, batch=3) as consumer:
+        for message in consumer:
+            found.append(message.payload)
+            if len(found) == count:
+                break
+    return found
+
+
+def test_leaving_a_block_without_an_error_commits_what_was_handed_out(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    """The last batch came again after a block that ended well."""
+    for payload in "abcde":
+        client.publish(topic.partition(0), payload)
+
+    assert iterated(client, topic, 2) == [b"a", b"b"]
+    assert iterated(client, topic, 1) == [b"c"]
+    with client.consumer(topic, group=topic.name) as consumer:
+        assert [message.payload for message in next(consumer.batches())] == [b"d", b"e"]
+    assert client.groups.get(topic.namespace, topic.name).partitions[0].unread == 0
+
+
+def fail_at_the_first(client: tuff.Client, topic: tuff.TopicId, error: type[BaseException]) -> None:
+    with client.consumer(topic, group=topic.name, batch=2) as consumer:
+        for message in consumer:
+            assert message.payload == b"a"
+            raise error
+
+
+def test_an_error_that_leaves_a_block_commits_nothing_of_its_batch(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    for payload in "abc":
+        client.publish(topic.partition(0), payload)
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error):
+            fail_at_the_first(client, topic, error)
+
+    assert iterated(client, topic, 3) == [b"a", b"b", b"c"]
+
+
+def test_a_second_iteration_continues_behind_what_the_first_has_handed_out(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    for payload in "abc":
+        client.publish(topic.partition(0), payload)
+    consumer = make()
+
+    for expected in (b"a", b"b", b"c"):
+        assert next(iter(consumer)).payload == expected
+    consumer.commit()
+    assert len(after(client, topic)) == 1
+
+
+def test_each_batch_of_transactions_commits_when_the_next_one_is_asked_for(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    copies = tuff.TopicId("groups", f"{topic.name}-copies")
+    client.topics.create(copies)
+    for payload in "abc":
+        client.publish(topic.partition(0), payload)
+
+    def copy(count: int, error: type[Exception] | None = None) -> None:
+        with client.consumer(topic, group="copying", mode="exactly_once", batch=1) as consumer:
+            for number, (batch, tx) in enumerate(consumer.transactions(), start=1):
+                tx.publish(copies, batch[0].payload)
+                if number == count:
+                    if error is not None:
+                        raise error
+                    break
+
+    with pytest.raises(ValueError):
+        copy(2, ValueError)
+    assert [message.payload for message in client.poll(copies)] == [b"a"]
+    copy(2)
+    assert [message.payload for message in client.poll(copies)] == [b"a", b"b", b"c"]
+
+
+def test_a_transaction_of_an_iteration_that_a_close_ends_is_rolled_back(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    client.publish(topic, "a")
+    consumer = make(mode="exactly_once")
+    next(consumer.transactions())
+    with pytest.raises(tuff.errors.WrongStateError, match="transactions"):
+        next(iter(consumer))
+
+    assert len(next(consumer.transactions())[0]) == 1  # the batch is read again
+    consumer.close()
+
+    assert client.transactions.overview().in_progress == ()
+    assert after(client, topic) == {}
+
+
+def test_a_callback_that_raises_ends_the_iteration(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, "a")
+
+    def refuse(_: list[tuff.PartitionId]) -> None:
+        raise LookupError("no state for these partitions")
+
+    consumer = client.consumer(topic, group=topic.name, on_assigned=refuse)
+    messages = iter(consumer)
+    with pytest.raises(LookupError):
+        next(messages)
+    assert list(messages) == []
+    consumer.close()

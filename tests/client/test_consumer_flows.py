@@ -2,21 +2,20 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tuff.calls import Call, PollQuestion
-from tuff.client_errors import ConnectionLostError
 from tuff.commit_protocol import CommitProtocol, Opened
 from tuff.consumer_flows import ConsumerFlows
-from tuff.consumer_plan import Batch, DeliveryModeLike, plan_of
+from tuff.consumer_plan import Batch, ConsumerPlan, DeliveryModeLike, mode_of, topics_of
 from tuff.consumer_run import ConsumerRun
-from tuff.flows import Flow, Hook, Pause, Stop, StoppedError, Unless
+from tuff.errors import ConnectionLostError
+from tuff.flows import Call, Flow, Hook, Pause, Retries, Unless
 from tuff.group_calls import CommittedOffsets, MemberView
 from tuff.protocol.errors import (
     GroupError,
-    NotFoundError,
     OwnershipMovingError,
     PartitionNotAssignedError,
     StaleMemberEpochError,
@@ -27,11 +26,12 @@ from tuff.protocol.errors import (
     UnknownMemberError,
     UnreleasedInstanceIdError,
 )
+from tuff.protocol.group_preferences import GroupPreferences, RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Poll
-from tuff.retries import Retries
+from tuff.stops import Stop, StoppedError
 
 TOPIC = TopicId("shop", "orders")
 P0, P1 = TOPIC.partition(0), TOPIC.partition(1)
@@ -47,7 +47,13 @@ class World:
     """A server that has messages, and answers each kind of call with what a test sets: errors in
     `errors` come first. `said` has the calls and callbacks, in order."""
 
-    def __init__(self, mode: DeliveryModeLike = "at_least_once") -> None:
+    def __init__(
+        self,
+        mode: DeliveryModeLike = "at_least_once",
+        *,
+        retry: RetryPolicy | None = None,
+        attempts_min: int = 0,
+    ) -> None:
         self.now_s = 0.0
         self.view = self.assign(P0, P1)
         self.messages = {P0: [FIRST, SECOND], P1: []}
@@ -56,16 +62,19 @@ class World:
         self.errors: dict[str, list[TuffError]] = {}
         self.said: list[str] = []
         self.poll_s = 0.0  # how long a read takes
-        plan = plan_of(
-            "billing",
-            TOPIC,
-            mode=mode,
-            start="earliest",
-            question=PollQuestion(limit=1),
+        plan = ConsumerPlan(
+            name="billing",
+            topics=topics_of(TOPIC),
+            mode=mode_of(mode, has_database=False),
+            preferences=GroupPreferences(retry=retry),
+            batch=1,
             assignor="sticky",
             instance_id=None,
             client="tests",
-            callbacks=(self._note("assigned"), self._note("revoked"), self._note("lost")),
+            on_assigned=self._note("assigned"),
+            on_revoked=self._note("revoked"),
+            on_lost=self._note("lost"),
+            attempts_min=attempts_min,
         )
         self.flows: ConsumerFlows[object] = ConsumerFlows(
             plan,
@@ -82,6 +91,8 @@ class World:
             assigned=frozenset(partitions),
             heartbeat_interval_s=1.0,
             session_timeout_s=SESSION_S,
+            lost=(),
+            preferences=GroupPreferences(),
         )
         return self.view
 
@@ -120,14 +131,15 @@ class World:
         raise AssertionError(step)
 
     def _answer(self, call: Call[Any]) -> object:
-        method, path = call.request.method, call.request.path.partition("?")[0]
+        method, path = call.request.operation.method, call.request.path.partition("?")[0]
         kind = path.rpartition("/")[2]
         if kind != "poll":
             self.said.append(f"{method} {kind}")
         if kind == "commit":
             assert b'"readOnly":false' in _body(call)  # there is an offset
-        if self.errors.get(kind):
-            raise self.errors[kind].pop(0)
+        for each in (kind, f"{method} {kind}"):
+            if self.errors.get(each):
+                raise self.errors[each].pop(0)
         if kind == "heartbeat":
             return self.view
         if (method, kind) == ("GET", "offsets"):
@@ -190,6 +202,41 @@ def not_assigned(*partitions: TopicId) -> PartitionNotAssignedError:
     return PartitionNotAssignedError("lost", members={"partitions": names})
 
 
+def test_a_member_whose_join_got_no_reply_leaves() -> None:
+    world = World()
+    world.errors["heartbeat"] = [LOST]
+    with pytest.raises(ConnectionLostError):
+        world.beat()
+    world.told()
+
+    world.flows.close()
+    world.run(world.flows.leave())
+
+    assert world.told() == ["POST heartbeat"]
+
+
+def test_a_close_waits_for_a_join_that_was_sent() -> None:
+    world = World()
+    beat = world.flows._beat()
+    join = beat.send(world._do(next(beat)))
+    world.flows.close()
+
+    with pytest.raises(StopIteration):
+        beat.send(world._do(join))
+    world.run(world.flows.leave())
+
+    assert world.told() == ["GET orders", "POST heartbeat", "POST heartbeat"]
+
+
+def test_a_member_that_is_closed_does_not_join() -> None:
+    world = World()
+    world.flows.close()
+    world.beat()
+    world.run(world.flows.leave())
+
+    assert world.told() == ["GET orders"]
+
+
 def test_a_batch_is_committed_before_partitions_are_given_up(world: World) -> None:
     assert payload(world.poll()) == b"a"
     world.told()
@@ -206,7 +253,8 @@ def test_a_commit_whose_reply_was_lost_is_repeated_by_the_next_poll(world: World
     world.errors["offsets"] = [LOST]
     world.told()
 
-    assert world.poll() is None
+    with pytest.raises(ConnectionLostError):
+        world.poll()
     assert payload(world.poll()) == b"b"
     assert world.told() == ["POST offsets", "POST offsets"]
 
@@ -383,15 +431,23 @@ def test_a_close_is_not_overlooked_between_two_heartbeats() -> None:
 
 def test_a_static_member_waits_for_the_session_of_its_former_process() -> None:
     world = World()
-    pause = world.flows._after_failed_heartbeat(UnreleasedInstanceIdError("there"), 1)
+    heartbeats = world.flows.heartbeats()
+    next(heartbeats)  # it asks for the topic
+    heartbeats.send(None)
 
-    assert pause.seconds > 0
+    step = heartbeats.throw(UnreleasedInstanceIdError("there"))
+
+    assert isinstance(step, Unless)
+    assert step.step == Pause(0.05)
     assert world.poll() is None
 
 
 def test_any_other_refusal_is_raised_by_poll_and_tried_again() -> None:
     world = World()
-    world.flows._after_failed_heartbeat(TooManyMembersError("full"), 1)
+    heartbeats = world.flows.heartbeats()
+    next(heartbeats)
+    heartbeats.send(None)
+    heartbeats.throw(TooManyMembersError("full"))
 
     with pytest.raises(TooManyMembersError):
         world.poll()
@@ -399,22 +455,14 @@ def test_any_other_refusal_is_raised_by_poll_and_tried_again() -> None:
     assert payload(world.poll()) == b"a"
 
 
-@pytest.mark.parametrize("refusals", [[], [NotFoundError("there is no such address")]])
-def test_an_idle_member_waits_for_all_partitions_at_once(
-    world: World, refusals: list[TuffError]
-) -> None:
-    """It asked each partition five times a second. A server without this call is asked so."""
+def test_an_idle_member_waits_for_all_partitions_at_once(world: World) -> None:
+    """It asked each partition five times a second."""
     world.messages = {P0: [], P1: []}
-    world.errors["wait"] = refusals[:]
     world.told()
-    if refusals:
-        assert world.run(world.flows.poll(1)) is None
-        assert world.told()[-2:] == ["GET offsets", "POST wait"]
-        world.messages[P1] = [SECOND]
 
     assert payload(world.run(world.flows.poll(5))) == b"b"
 
-    assert world.told()[-1:] == ([] if refusals else ["POST wait"])
+    assert world.told()[-1:] == ["POST wait"]
 
 
 def test_an_undecided_offset_is_waited_for(world: World) -> None:
@@ -436,10 +484,55 @@ def test_exactly_once_hands_a_batch_out_again_until_it_is_committed() -> None:
     assert "POST offsets" not in world.told()
 
 
+def test_the_first_message_of_a_partition_is_reported_before_it_is_begun() -> None:
+    world = joined(World(retry=RetryPolicy()))
+    world.told()
+
+    assert payload(world.poll()) == b"a"
+    assert world.told() == ["assigned 0 1", "GET offsets", "POST offsets"]  # the report
+    assert payload(world.poll()) == b"b"
+    assert world.told() == ["POST offsets"]  # the commit
+    call = world.flows._heartbeat(world.flows._held)
+    assert call.request.body is not None
+    assert call.request.body["begun"] == {"orders:0": SECOND.id.hex()}
+
+
+def test_a_message_whose_report_is_refused_is_not_begun() -> None:
+    world = joined(World(retry=RetryPolicy()))
+    world.errors["POST offsets"] = [not_assigned(P0)]
+
+    assert world.poll() is None
+    assert payload(world.poll()) == b"a"
+
+
 def test_a_server_that_is_away_is_waited_for(world: World) -> None:
     world.errors["poll"] = [LOST, OwnershipMovingError("moving")]
 
     assert payload(world.run(world.flows.poll(30))) == b"a"
+
+
+def test_a_run_waits_for_however_long_the_server_is_away(world: World) -> None:
+    world.errors["poll"] = [LOST] * 8
+
+    def process(batch: Batch) -> None:
+        world.said.append(f"processes {payload(batch)!r}")
+        world.flows.stop()
+
+    world.run(ConsumerRun(world.flows, process, lambda _: pytest.fail("it is plain")).run())
+
+    assert world.now_s > 4
+    assert "processes b'a'" in world.told()
+
+
+def test_a_poll_makes_its_attempts_before_it_raises_an_outage() -> None:
+    """A poll with a short wait must outlast a server that moves a topic, as other calls do."""
+    world = joined(World(attempts_min=2))
+    world.errors["poll"] = [LOST, LOST]
+    assert payload(world.poll()) == b"a"
+    world.errors["poll"] = [LOST, LOST, LOST]
+
+    with pytest.raises(ConnectionLostError):
+        world.poll()
 
 
 @pytest.mark.parametrize("was_suspended", [False, True])
@@ -466,8 +559,33 @@ def test_a_timeout_of_a_suspended_member_is_no_fault_of_its_batch(was_suspended:
         return opened
 
     if was_suspended:
-        world.run(ConsumerRun(world.flows, process, open_one).run(0))
+        world.run(ConsumerRun(world.flows, process, open_one).run())
     else:
         with pytest.raises(TransactionTimedOutError):
-            world.run(ConsumerRun(world.flows, process, open_one).run(0))
+            world.run(ConsumerRun(world.flows, process, open_one).run())
     assert world.told()[-4:] == ["POST transactions", "POST offsets", "POST commit", "POST abort"]
+
+
+def test_offsets_of_what_was_passed_over_are_committed_while_the_member_waits() -> None:
+    """The lag of a group that had read all was reported for 20 seconds."""
+
+    class OtherTags(World):
+        read_count = 0
+
+        def _poll(self, call: Call[Any]) -> Poll:
+            self.read_count += 1
+            end = MessageId(self.read_count, 0)
+            return Poll(messages=(), next_id=end, caught_up=True, blocked_by=None, expired=False)
+
+        def _wait(self, call: Call[Any]) -> list[int]:
+            self.now_s += call.request.wait_s
+            return []
+
+    world = OtherTags()
+    world.view = replace(world.view, preferences=GroupPreferences(tags="retail"))
+    joined(world)
+    world.told()
+
+    assert world.run(world.flows.poll(8)) is None
+
+    assert world.told().count("POST offsets") == 2, "at once, and after 5 seconds"

@@ -55,9 +55,9 @@ class Handler:
 
 def run(client: tuff.Client, topic: tuff.TopicId, handler: Handler, **options: object) -> None:
     """Let a member of the group `workers` run until the handler stops it."""
-    with client.consumer("workers", topic, **options) as consumer:  # type: ignore[arg-type]  # any
+    with client.consumer(topic, group="workers", **options) as consumer:  # type: ignore[arg-type]  # any
         handler.stop = consumer.stop
-        consumer.run(handler, wait=WITHIN_S)
+        consumer.run(handler)
 
 
 def letters(client: tuff.Client, topic: tuff.TopicId) -> list[tuff.DeadLetter]:
@@ -67,7 +67,7 @@ def letters(client: tuff.Client, topic: tuff.TopicId) -> list[tuff.DeadLetter]:
 
 def committed(client: tuff.Client, topic: tuff.TopicId) -> bool:
     """Whether the group is through all partitions, retries included."""
-    group = client.groups.show(topic.namespace, "workers")
+    group = client.groups.get(topic.namespace, "workers")
     return all(each.after == each.end for each in group.partitions)
 
 
@@ -127,7 +127,7 @@ def test_letters_of_another_group_are_passed_over(
     client: tuff.Client, topic: tuff.TopicId, mode: str
 ) -> None:
     client.publish(topic, "bad")
-    with client.consumer("others", topic, mode="at_least_once", retry=QUICK) as other:
+    with client.consumer(topic, group="others", mode="at_least_once", retry=QUICK) as other:
         batch = other.poll(WITHIN_S)
         assert batch is not None
         other.nack(batch[0], "no", delay=0)
@@ -152,7 +152,7 @@ def test_a_message_that_is_too_large_for_a_letter_is_given_up_at_once(
         run(over_http, topic, handler, mode=mode, retry=QUICK)
 
     (letter,) = letters(client, topic)
-    assert (letter.size, letter.message.payload, letter.attempts) == (80_000, b"", 1)
+    assert (letter.size_bytes, letter.message.payload, letter.attempts) == (80_000, b"", 1)
     assert handler.calls[-1] == ["good"]
 
 
@@ -161,7 +161,7 @@ def test_a_program_gives_messages_back_itself(
 ) -> None:
     client.publish(topic, "a", "bad", "b")
     seen = []
-    with client.consumer("workers", topic, mode=mode, retry=QUICK) as consumer:  # type: ignore[arg-type]  # a mode
+    with client.consumer(topic, group="workers", mode=mode, retry=QUICK) as consumer:  # type: ignore[arg-type]  # a mode
         while len(seen) < 4:
             batch = consumer.poll(WITHIN_S)
             assert batch is not None
@@ -177,15 +177,17 @@ def test_a_program_gives_messages_back_itself(
         with pytest.raises(tuff.WrongStateError, match="polled last"):
             consumer.nack(tuff.Message(tuff.MessageId(1, 1), b""))
     assert seen == [("a", 1), ("bad", 1), ("b", 1), ("bad", 2)]
+    with pytest.raises(tuff.WrongStateError, match="closed"):
+        consumer.nack(tuff.Message(tuff.MessageId(1, 1), b""))
 
 
 def test_a_policy_of_another_type_and_a_name_that_is_too_long_are_refused(
     client: tuff.Client, mode: str
 ) -> None:
     with pytest.raises(TypeError, match="RetryPolicy"):
-        client.consumer("g", tuff.TopicId("shop", "a"), mode=mode, retry="yes")  # type: ignore[arg-type]  # the point
-    with pytest.raises(tuff.InvalidNameError):
-        client.consumer("g", tuff.TopicId("shop", "x" * 126), mode=mode, retry=QUICK)  # type: ignore[arg-type]  # a mode
+        client.consumer(tuff.TopicId("shop", "a"), group="g", mode=mode, retry="yes")  # type: ignore[arg-type]  # the point
+    with pytest.raises(tuff.errors.InvalidNameError):
+        client.consumer(tuff.TopicId("shop", "x" * 126), group="g", mode=mode, retry=QUICK)  # type: ignore[arg-type]  # a mode
 
 
 def test_retries_wait_while_the_server_restarts(tmp_path: Path, mode: str) -> None:

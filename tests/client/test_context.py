@@ -126,7 +126,7 @@ def test_a_checkpoint_by_a_call_of_the_client_commits(client: tuff.Client) -> No
         pointer = tx.transaction.transaction_id
         client.transactions.checkpoint(pointer)
 
-    assert client.transactions.outcome(pointer).state == "committed"
+    assert client.transactions.get(pointer).state == "committed"
 
 
 def test_of_two_blocks_that_change_a_key_only_the_first_commits(
@@ -201,3 +201,146 @@ def test_a_block_does_not_change_the_keys_of_the_block_before(
             other.add_changes(b"orders/17")
 
     assert payloads(client, topic) == [b"of the second block"]
+
+
+def test_a_participant_that_joins_a_transaction_of_messages_is_announced() -> None:
+    """The server forgets invalid pointers of such a transaction, and its rows became visible."""
+    record = Record()
+    played = PlayedService(record)
+    client = tuff.Client("http://127.0.0.1:1", transport=played)
+    context = client.transaction()
+
+    with context as tx:
+        tx.add(Participant("a", record))
+        tx.add(Participant("b", record))
+    with context:
+        pass
+
+    assert record.steps[:4] == ["start", "join", "a.start_tx", "b.start_tx"]
+    assert record.steps.count("join") == 1
+    assert [start.get("messagesOnly") for start in played.starts] == [True, None]
+
+
+class Counter(tuff.TransactionAware):
+    """Counts its transactions, with the hooks that are needed."""
+
+    name = "counter"
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, int]] = []
+
+    def tx_changes(self, transaction: tuff.Transaction) -> list[bytes]:
+        return [b"count"]
+
+    def commit_tx(self, transaction: tuff.Transaction) -> None:
+        self.ended.append(("written", transaction.write_pointer))
+
+    def rollback_tx(self, transaction: tuff.Transaction) -> None:
+        self.ended.append(("undone", transaction.write_pointer))
+
+
+def test_three_hooks_make_a_participant(client: tuff.Client) -> None:
+    counter = Counter()
+
+    with client.transaction(counter) as tx:
+        tx.checkpoint()
+        first = tx.transaction
+    with client.transaction(counter) as tx:
+        second = tx.transaction
+        tx.abort()
+
+    assert counter.ended == [("written", first.write_pointer), ("undone", second.write_pointer)]
+    assert client.transactions.get(first).state == "committed"
+
+
+def test_a_class_without_a_hook_that_is_needed_makes_no_participant() -> None:
+    class Half(tuff.TransactionAware):
+        name = "half"
+
+        def commit_tx(self, transaction: tuff.Transaction) -> None: ...
+        def rollback_tx(self, transaction: tuff.Transaction) -> None: ...
+
+    with pytest.raises(TypeError, match="tx_changes"):
+        Half()  # type: ignore[abstract]  # what is tested
+
+
+class Hookless:
+    """As participants were written that needed fewer hooks."""
+
+    name = "hookless"
+
+    def start_tx(self, transaction: tuff.Transaction) -> None: ...
+    def tx_changes(self, transaction: tuff.Transaction) -> list[bytes]:
+        return []
+
+    def commit_tx(self, transaction: tuff.Transaction) -> None: ...
+    def rollback_tx(self, transaction: tuff.Transaction) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [Hookless(), Counter, b"rows"])
+def test_what_lacks_a_hook_is_refused_before_a_transaction_starts(
+    client: tuff.Client, wrong: tuff.TransactionAware
+) -> None:
+    with pytest.raises(TypeError, match=r"inherits from tuff\.TransactionAware"):
+        client.transaction(wrong)
+    with client.transaction() as tx, pytest.raises(TypeError, match="is not a participant"):
+        tx.add(wrong)
+    assert client.transactions.overview().in_progress == ()
+
+
+def test_a_participant_that_joins_between_the_blocks_of_a_chain_gets_a_transaction_of_its_own(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    """The chain has started one in which only messages take part."""
+    context = client.transaction(chain=True)
+    with context as tx:
+        first = tx.transaction.transaction_id
+        tx.add_changes(b"a")
+    (waiting,) = client.transactions.overview().in_progress
+    context.add(table)
+
+    with context as tx:
+        second = tx.transaction.transaction_id
+        context.end_chain()
+
+    assert first < waiting.transaction_id < second
+    assert client.transactions.get(waiting.transaction_id).state == "aborted"
+
+
+def test_the_error_of_a_conflict_names_the_row_of_the_table(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    """It named the table's id and the key together, in base64."""
+
+    def overtaken(tx: tuff.TransactionContext) -> None:
+        table.put(b"apple", b"1")
+        with client.transaction(table):
+            table.put(b"apple", b"2")
+
+    with pytest.raises(tuff.TransactionConflictError) as caught:
+        client.run(overtaken, table, attempts=1)
+
+    assert f"which committed or prepared row b'apple' of {table.name} after" in caught.value.detail
+
+
+def test_a_participant_that_the_block_does_not_name_is_told_how_to_join(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    """The advice was to use it within a block, and it was."""
+    with client.transaction() as tx:
+        with pytest.raises(tuff.WrongStateError, match=r"tx\.add\(table\)"):
+            table.put(b"apple", b"1")
+        tx.add(table)
+        table.put(b"apple", b"1")
+
+
+def test_a_closed_client_is_no_lost_connection(server: ServerProcess) -> None:
+    """Loops that try again after a lost connection never ended."""
+    client = tuff.Client(server.url)
+    client.close()
+
+    with pytest.raises(tuff.errors.ClientClosedError) as caught:
+        client.topics.namespaces()
+
+    assert isinstance(caught.value, tuff.WrongStateError)
+    assert not isinstance(caught.value, tuff.ConnectionLostError)

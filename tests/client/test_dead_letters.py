@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tuff
-from tuff.dead_letters import DeadLetter, NotADeadLetterError, read_dead_letter
+from tuff.dead_letters import Cause, DeadLetter, read_dead_letter
+from tuff.errors import NotADeadLetterError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
 
@@ -43,7 +44,7 @@ def test_a_dead_letter_reads_as_it_was(
 
 
 def test_a_dead_letter_is_utf_8_whatever_its_reason_contains() -> None:
-    sent = letter(Message(MessageId(1, 2), "café".encode())).with_failure("no file \udcff")
+    sent = letter(Message(MessageId(1, 2), "café".encode())).with_failure(Cause("no file \udcff"))
 
     text = sent.publishable().payload
 

@@ -11,7 +11,7 @@ from tests.http.process import ServerProcess
 NEVER = timedelta(hours=1)
 
 
-def texts(found: list[tuff.DelayedMessage]) -> list[bytes | None]:
+def texts(found: list[tuff.admin.DelayedMessage]) -> list[bytes | None]:
     return [each.payload for each in found]
 
 
@@ -22,15 +22,14 @@ def test_delayed_messages_are_listed_and_cancelled(
     moment = (datetime.now(UTC) + timedelta(days=30)).replace(microsecond=678_000)
     client.publish(topic, "c", at=moment)
 
-    assert published.count == 2
     first, second, third = client.delayed.list(topic, payloads=True)
-    assert (first.id, second.id) == (published.first_id, published.last_id)
+    assert published.delayed_ids == (first.id, second.id)
     assert texts([first, second, third]) == [b"a", b"b", b"c"]
-    assert (first.ttl_s, first.size, third.due_ms) == (60, 1, int(moment.timestamp() * 1000))
+    assert (first.ttl_s, first.size_bytes, third.due_ms) == (60, 1, int(moment.timestamp() * 1000))
     assert client.delayed.list(topic, after=first.id, limit=1)[0].payload is None
-    client.delayed.cancel(topic, first.id)
-    with pytest.raises(tuff.DelayedNotFoundError):
-        client.delayed.cancel(topic, first.id)
+    client.delayed.delete(topic, first.id)
+    with pytest.raises(tuff.errors.DelayedNotFoundError):
+        client.delayed.delete(topic, first.id)
 
 
 def test_delayed_messages_are_acknowledged_as_all_are(
@@ -38,10 +37,10 @@ def test_delayed_messages_are_acknowledged_as_all_are(
 ) -> None:
     """The client ignored `ack`, the command refused it, and HTTP took it."""
     early = client.publish(topic, "early", delay=NEVER, ack="received")
-    assert client.publish(topic, "unknown", delay=NEVER, ack="none") is None
+    assert client.publish(topic, "unknown", delay=NEVER, ack="none") == tuff.Published()
     client.publish(topic, "last", delay=NEVER)
 
-    assert early.first_id == client.delayed.list(topic)[0].id
+    assert early.delayed_ids[0] == client.delayed.list(topic)[0].id
     assert texts(client.delayed.list(topic, payloads=True)) == [b"early", b"unknown", b"last"]
 
 
@@ -57,9 +56,9 @@ def test_a_message_that_waits_has_its_attributes(client: tuff.Client, topic: tuf
 
 
 def test_a_message_id_cancels_nothing(client: tuff.Client, topic: tuff.TopicId) -> None:
-    entered: Any = client.publish(topic, "x").first_id
-    with pytest.raises(TypeError, match="as in the first_id of a publish with a delay"):
-        client.delayed.cancel(topic, entered)
+    entered: Any = client.publish(topic, "x").ids[0]
+    with pytest.raises(TypeError, match="as in the delayed_ids of a publish"):
+        client.delayed.delete(topic, entered)
 
 
 def test_a_delayed_message_enters(client: tuff.Client, topic: tuff.TopicId) -> None:
@@ -100,15 +99,15 @@ async def test_the_asyncio_client_has_the_same(
     async with tuff.AsyncClient(server.url) as other:
         published = await other.publish(topic, "x", delay=NEVER)
         (found,) = await other.delayed.list(topic)
-        assert found.id == published.first_id
-        await other.delayed.cancel(topic, found.id)
+        assert found.id == published.delayed_ids[0]
+        await other.delayed.delete(topic, found.id)
         assert client.delayed.list(topic) == []
 
 
 def test_impossible_delays_are_refused(client: tuff.Client, topic: tuff.TopicId) -> None:
-    with pytest.raises(tuff.InvalidDelayError):
+    with pytest.raises(tuff.errors.InvalidDelayError):
         client.publish(topic, "x", delay=0)
     with pytest.raises(ValueError, match="either delay or at"):
         client.publish(topic, "x", delay=1, at=1)  # type: ignore[call-overload] # that is the test
-    with pytest.raises(ValueError, match="no time zone"):
+    with pytest.raises(ValueError, match="a datetime with a time zone"):
         client.publish(topic, "x", at=datetime(2035, 1, 1))  # noqa: DTZ001 - that is the test

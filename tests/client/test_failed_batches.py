@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import tuff
-from tuff import calls
+from tuff import topic_calls
+from tuff.flows import Call
 
 MIB = 1 << 20
 
@@ -61,8 +62,8 @@ class Overtaken(tuff.TablePositions):
 
     other: tuff.Subscriber | None = None
 
-    def save(self, id: tuff.MessageId, tx: object) -> None:
-        super().save(id, tx)
+    def save(self, partition: Any, id: tuff.MessageId, tx: object) -> None:
+        super().save(partition, id, tx)
         if self.other is not None:
             other, self.other = self.other, None
             other.step()
@@ -131,9 +132,9 @@ def test_two_that_create_the_topic_of_dead_letters_at_once_both_write_to_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.publish("poison")
-    create = calls.create_topic
+    create = topic_calls.create_topic
 
-    def too_late(dead: tuff.TopicId, properties: Mapping[str, str]) -> calls.Call[None]:
+    def too_late(dead: tuff.TopicId, properties: Mapping[str, str]) -> Call[None]:
         monkeypatch.undo()
         bench.client.topics.create(dead)
         return create(dead, properties)
@@ -141,7 +142,7 @@ def test_two_that_create_the_topic_of_dead_letters_at_once_both_write_to_it(
     def fail(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(calls, "create_topic", too_late)
+    monkeypatch.setattr(topic_calls, "create_topic", too_late)
 
     assert bench.subscriber(fail, attempts=1).step() == 1
     assert [each["payload"] for each in bench.letters()] == ["poison"]
@@ -213,7 +214,7 @@ def test_a_transaction_that_an_operator_ended_does_not_count_as_an_attempt(bench
         if messages[0].payload == b"good" and len(tried) < 4:
             bench.client.transactions.invalidate(tx.transaction)
         if messages[0].payload == b"too slow":
-            raise tuff.TransactionInvalidatedError("", members={"reason": "blocked_readers"})
+            raise tuff.errors.TransactionInvalidatedError("", members={"reason": "blocked_readers"})
 
     subscriber = bench.subscriber(process, batch=1, attempts=2)
 
@@ -227,11 +228,11 @@ class LostStart(tuff.TablePositions):
 
     is_lost = True
 
-    def load(self) -> tuff.MessageId | None:
+    def load(self, partition: Any) -> tuff.MessageId | None:
         if self.is_lost:
             self.is_lost = False
-            raise tuff.TransactionInvalidatedError("", members={"reason": "lost_in_crash"})
-        return super().load()
+            raise tuff.errors.TransactionInvalidatedError("", members={"reason": "lost_in_crash"})
+        return super().load(partition)
 
 
 def test_a_server_crash_while_the_position_is_read_does_not_end_the_subscriber(
@@ -249,7 +250,7 @@ def test_a_server_crash_while_the_position_is_read_does_not_end_the_subscriber(
     assert bench.letters() == []
 
 
-class Notebook:
+class Notebook(tuff.TransactionAware):
     """Positions of a program's own, which accept `save` outside of a transaction too."""
 
     name = "notebook"
@@ -258,22 +259,20 @@ class Notebook:
         self.kept: tuff.MessageId | None = None
         self._next: tuff.MessageId | None = None
 
-    def load(self) -> tuff.MessageId | None:
+    def load(self, partition: tuff.PartitionId) -> tuff.MessageId | None:
         return self.kept
 
-    def save(self, id: tuff.MessageId, tx: object) -> None:
+    def save(self, partition: tuff.PartitionId, id: tuff.MessageId, tx: object) -> None:
         self._next = id
 
-    def start_tx(self, transaction: tuff.Transaction) -> None: ...
-    def update_tx(self, transaction: tuff.Transaction) -> None: ...
-    def tx_changes(self) -> Collection[bytes]:
+    def tx_changes(self, transaction: tuff.Transaction) -> Collection[bytes]:
         return [b"notebook"]
 
-    def commit_tx(self) -> None: ...
-    def post_commit(self) -> None:
+    def commit_tx(self, transaction: tuff.Transaction) -> None: ...
+    def post_commit(self, transaction: tuff.Transaction) -> None:
         self.kept = self._next or self.kept
 
-    def rollback_tx(self) -> None:
+    def rollback_tx(self, transaction: tuff.Transaction) -> None:
         self._next = None
 
 

@@ -150,7 +150,7 @@ def test_a_failing_hook(
     assert described(error) == raised
     noted = [f"and then: {kind.__name__}: {note}" for note in several(notes)]
     assert getattr(error, "__notes__", []) == noted
-    assert client.transactions.outcome(story.record.pointer).state == ends_as
+    assert client.transactions.get(story.record.pointer).state == ends_as
 
 
 def described(error: BaseException | None) -> str:

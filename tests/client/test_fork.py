@@ -47,7 +47,7 @@ client.close()
 
 STOPPED_CHILD = """
 import os, select
-from tuff.flows import Stop, StoppedError
+from tuff.stops import Stop, StoppedError
 
 stop = Stop()
 child = os.fork()
@@ -157,7 +157,7 @@ if os.fork() == 0:
     for call in (lambda: table.get(b"a"), lambda: tuff.TransactionalTable(home)):
         try:
             call()
-        except (tuff.WrongStateError, tuff.StorageUnavailableError) as error:
+        except (tuff.WrongStateError, tuff.errors.StorageUnavailableError) as error:
             print(error)
     table.close()
     print("ended", flush=True)
@@ -182,22 +182,22 @@ PUBLISHER = """
 import os, sys, tuff
 client = tuff.Client(sys.argv[1])
 topic = tuff.TopicId("client", sys.argv[2])
-with client.publisher(topic, linger=60) as publisher:
-    waiting = publisher.send("one")
+with client.publisher(linger=60) as publisher:
+    waiting = publisher.publish(topic, "one")
     child = os.fork()
     if child == 0:
-        for call in (lambda: publisher.send("two"), publisher.flush, waiting.result):
+        for call in (lambda: publisher.publish(topic, "two"), publisher.flush, waiting.result):
             try:
                 call()
             except (tuff.TuffError, RuntimeError) as error:
                 print(error)
         publisher.close()
         print("closed", flush=True)
-        with client.publisher(topic) as own:
-            own.send("own")
+        with client.publisher() as own:
+            own.publish(topic, "own")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    publisher.send("three")
+    publisher.publish(topic, "three")
 assert waiting.result() is not None
 print([message.payload for message in client.poll(topic)])
 """
@@ -207,7 +207,7 @@ import asyncio, os, sys, tuff
 topic = tuff.TopicId("client", sys.argv[2])
 
 async def inherit(publisher):
-    for call in (lambda: publisher.send("two"), publisher.flush):
+    for call in (lambda: publisher.publish(topic, "two"), publisher.flush):
         try:
             await call()
         except (tuff.TuffError, RuntimeError) as error:
@@ -217,15 +217,15 @@ async def inherit(publisher):
 
 async def main():
     async with tuff.AsyncClient(sys.argv[1]) as client:
-        async with client.publisher(topic, linger=60) as publisher:
-            await publisher.send("one")
+        async with client.publisher(linger=60) as publisher:
+            await publisher.publish(topic, "one")
             child = os.fork()
             if child == 0:
                 asyncio._set_running_loop(None)
                 asyncio.run(inherit(publisher))
                 os._exit(0)
             assert os.waitpid(child, 0)[1] == 0
-            await publisher.send("three")
+            await publisher.publish(topic, "three")
         print([message.payload for message in await client.poll(topic)])
 
 asyncio.run(main())
@@ -256,7 +256,7 @@ import os, sys, tuff
 client = tuff.Client(sys.argv[1])
 topic = tuff.TopicId("client", sys.argv[2])
 client.publish(topic, "one")
-with client.consumer("forked", topic) as consumer:
+with client.consumer(topic, group="forked") as consumer:
     batch = consumer.poll()
     child = os.fork()
     if child == 0:
@@ -270,7 +270,7 @@ with client.consumer("forked", topic) as consumer:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     consumer.commit()
-    print(client.groups.show("client", "forked").state)
+    print(client.groups.get("client", "forked").state)
 """
 
 
@@ -298,3 +298,161 @@ def test_a_forked_process_that_is_terminated_does_not_stop_the_subscriber_of_its
     printed = output_of(SUBSCRIBER, server.url, topic.name, str(tmp_path / "table"))
 
     assert printed == ["b'one' b'two'"]
+
+
+TRANSACTION = """
+import os, sys, tuff
+client = tuff.Client(sys.argv[1])
+topic = tuff.TopicId("client", sys.argv[2])
+
+def refused(call):
+    try:
+        call()
+    except tuff.WrongStateError as error:
+        print(error)
+
+def commit():
+    with client.transaction() as tx:
+        tx.publish(topic, "parent")
+        child = os.fork()
+        if child:
+            return child
+        for call in (
+            lambda: tx.publish(topic, "child"),
+            lambda: tx.add_changes(b"child"),
+            lambda: tx.poll(topic),
+            lambda: tx.transaction,
+            lambda: tx.add(None),
+            tx.checkpoint,
+            tx.abort,
+            tx.__enter__,
+        ):
+            refused(call)
+    print("the child has committed as well")
+
+def roll_back():
+    with client.transaction() as tx:
+        tx.publish(topic, "parent too")
+        child = os.fork()
+        if child == 0:
+            raise ValueError("the child's own")
+    return child
+
+try:
+    child = commit()
+except tuff.WrongStateError as error:
+    print(error)
+    with client.transaction() as own:
+        own.publish(topic, "child")
+    sys.stdout.flush()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+try:
+    child = roll_back()
+except ValueError:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(sorted(message.payload for message in client.poll(topic, isolation="committed")))
+"""
+
+CHAINED_IN_A_CHILD = """
+import os, sys, tuff
+client = tuff.Client(sys.argv[1])
+topic = tuff.TopicId("client", sys.argv[2])
+chained = client.transaction(chain=True)
+with chained:
+    pass
+child = os.fork()
+with chained as tx:
+    tx.publish(topic, "parent" if child else "child")
+    chained.end_chain()
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(sorted(message.payload for message in client.poll(topic, isolation="committed")))
+print(len(client.transactions.overview().in_progress))
+"""
+
+LOOP_TRANSACTION = """
+import asyncio, os, sys, tuff
+topic = tuff.TopicId("client", sys.argv[2])
+
+async def main():
+    async with tuff.AsyncClient(sys.argv[1]) as client:
+        try:
+            async with client.transaction() as tx:
+                await tx.publish(topic, "parent")
+                child = os.fork()
+        except tuff.WrongStateError as error:
+            print(error, flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        committed = await client.poll(topic, isolation="committed")
+        print([message.payload for message in committed])
+
+asyncio.run(main())
+"""
+
+
+def test_a_forked_process_is_refused_the_transaction_of_its_parent(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    """Both committed "successfully", and the messages of the second one were dropped."""
+    *refusals, published = output_of(TRANSACTION, server.url, topic.name)
+
+    assert [line.count("before this process was forked") for line in refusals] == [1] * 9
+    assert published == "[b'child', b'parent', b'parent too']"
+
+
+def test_a_forked_process_is_refused_the_transaction_of_its_parents_loop(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    refusal, published = output_of(LOOP_TRANSACTION, server.url, topic.name)
+
+    assert "before this process was forked" in refusal
+    assert published == "[b'parent']"
+
+
+def test_a_forked_process_does_not_use_the_chained_transaction_of_its_parent(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    """Both used the transaction that the last commit had started."""
+    published, in_progress = output_of(CHAINED_IN_A_CHILD, server.url, topic.name)
+
+    assert published == "[b'child', b'parent']"
+    assert in_progress == "0"
+
+
+SQL = """
+import os, sqlite3, sys, tuff
+from tuff.sql.sqlite import SqliteDatabase
+client = tuff.Client(sys.argv[1])
+topic = tuff.TopicId("client", sys.argv[2])
+database = SqliteDatabase(sys.argv[3], "shop")
+connection = sqlite3.connect(sys.argv[3])
+connection.execute("CREATE TABLE tuff_commits (pointer BIGINT PRIMARY KEY)")
+connection.commit()
+try:
+    with client.sql_transaction(database, connection) as tx:
+        tx.publish(topic, "parent")
+        child = os.fork()
+        if child == 0:
+            try:
+                tx.publish(topic, "child")
+            except tuff.WrongStateError as error:
+                print(error)
+except tuff.WrongStateError as error:
+    print(error, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print([message.payload for message in client.poll(topic, isolation="committed")])
+"""
+
+
+def test_a_forked_process_is_refused_the_sql_transaction_of_its_parent(
+    server: ServerProcess, topic: tuff.TopicId, tmp_path: Path
+) -> None:
+    *refusals, published = output_of(SQL, server.url, topic.name, str(tmp_path / "shop"))
+
+    assert [line.count("before this process was forked") for line in refusals] == [1, 1]
+    assert published == "[b'parent']"

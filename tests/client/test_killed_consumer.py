@@ -84,3 +84,35 @@ def test_every_message_is_processed_exactly_once(
     echoed = client.poll(echo, isolation="committed", limit=10_000)
     assert [message.payload for message in echoed] == published
     assert echoed.caught_up
+
+
+def test_messages_of_partitions_that_are_added_between_kills_are_processed_exactly_once(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId, tmp_path: Path
+) -> None:
+    kill_count, each_count, batch = 6, 12, 3
+    echo = tuff.TopicId(topic.namespace, f"{topic.name}-echo")
+    client.topics.create(echo)
+    chance = random.Random(kill_count)
+    line_count_max = LINES_PER_BATCH * each_count // batch  # of what is new for each of them
+    consumers = Consumers(
+        server.url, tmp_path / "table", topic, message_count=kill_count * each_count, batch=batch
+    )
+    published: list[bytes] = []
+
+    for number in range(kill_count):
+        client.topics.update(topic, partitions=number + 1)
+        payloads = [b"%d-%02d" % (number, at) for at in range(each_count)]
+        client.publish(topic.partition(number), *payloads)
+        published += payloads
+        consumers.run(line_count=chance.randrange(1, line_count_max))
+    for one in client.transactions.overview().in_progress:
+        client.transactions.invalidate(one.transaction_id)
+    assert consumers.run(line_count=None) == "finished"
+
+    echoed = client.poll(echo, isolation="committed")
+    payloads = [message.payload for message in echoed]
+    assert sorted(payloads) == published
+    for number in range(kill_count):  # in the order of their partition
+        prefix = b"%d-" % number
+        of_one = [each for each in payloads if each.startswith(prefix)]
+        assert of_one == sorted(of_one)

@@ -11,7 +11,7 @@ from tests.client.proxy import Losses, losing
 from tests.client.recording import AsyncParticipant, Participant, Record
 from tests.http.process import ServerProcess
 from tuff.address import TransportName
-from tuff.client_errors import OutcomeUnknownError
+from tuff.errors import OutcomeUnknownError
 
 FOR_EVER = 1_000
 
@@ -132,9 +132,9 @@ def test_a_commit_that_never_arrived_is_ended_and_rolled_back(
         transact(url, topic, record, 0)
 
     assert record.steps[-1] == "a.rollback_tx"
-    assert client.transactions.outcome(record.pointer).state == "aborted"
+    assert client.transactions.get(record.pointer).state == "aborted"
     assert committed(client, topic) == []
-    with pytest.raises(tuff.TransactionAbortedError):
+    with pytest.raises(tuff.errors.TransactionAbortedError):
         client.transactions.commit(record.pointer)
 
 
@@ -160,33 +160,76 @@ def test_without_a_response_no_participant_is_rolled_back(
 
     assert caught.value.outcome_unknown
     assert record.steps[-1] == "a.commit_tx"
-    assert client.transactions.outcome(record.pointer).state == state
+    assert client.transactions.get(record.pointer).state == state
     if state == "committing":
         client.transactions.abort(record.pointer)
 
 
-async def test_a_plain_publish_whose_session_breaks_is_not_sent_again(
+async def test_a_publish_whose_session_breaks_is_sent_again_and_published_once(
     client: tuff.Client, topic: tuff.TopicId, server: ServerProcess
 ) -> None:
     with losing(server.url) as (url, losses):
         losses.lose_reply("publish")
         async with tuff.AsyncClient(url, transport="auto") as through:
-            with pytest.raises(tuff.ConnectionLostError) as caught:
-                await through.publish(topic, "once")
+            once = await through.publish(topic, "once")
             await through.publish(topic, "twice")
 
-    assert (caught.value.outcome_unknown, caught.value.retry_safe) == (True, False)
+    assert [each.id for each in client.poll(topic)][:1] == list(once.ids)
     assert committed(client, topic) == [b"once", b"twice"]
-    assert (losses.seen, losses.sessions) == (["publish", "publish"], 2)
+    assert (losses.seen, losses.sessions) == (["publish"] * 3, 2)
 
 
-def test_a_plain_publish_whose_reply_is_lost_is_not_sent_again(
+@pytest.mark.parametrize("lose", [Losses.lose_reply, Losses.lose_request])
+def test_a_publish_that_is_lost_is_sent_again_and_published_once(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    proxied: tuple[str, Losses],
+    lose: Callable[..., None],
+) -> None:
+    url, losses = proxied
+    lose(losses, "publish", times=3)
+
+    with tuff.Client(url) as through:
+        once = through.publish(topic, "once")
+        through.publish(topic, "twice")
+
+    assert [each.id for each in client.poll(topic)][:1] == list(once.ids)
+    assert committed(client, topic) == [b"once", b"twice"]
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_the_batch_of_a_publisher_is_published_once(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses], at_once: int
+) -> None:
+    url, losses = proxied
+    losses.lose_reply("publish", times=2)
+
+    with tuff.Client(url) as through, through.publisher() as publisher:
+        for number in range(at_once):
+            publisher.publish(topic, str(number))
+
+    assert committed(client, topic) == [b"%d" % number for number in range(at_once)]
+
+
+def test_delayed_messages_whose_reply_is_lost_are_published_once(
     client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses]
 ) -> None:
     url, losses = proxied
     losses.lose_reply("publish")
 
-    with tuff.Client(url) as through, pytest.raises(tuff.ConnectionLostError) as caught:
+    with tuff.Client(url) as through:
+        delayed = through.publish(topic, "later", delay=3600)
+
+    assert [each.id for each in client.delayed.list(topic)] == list(delayed.delayed_ids)
+
+
+def test_a_publish_without_repetitions_has_an_unknown_outcome(
+    client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses]
+) -> None:
+    url, losses = proxied
+    losses.lose_reply("publish")
+
+    with tuff.Client(url, retries=0) as through, pytest.raises(tuff.ConnectionLostError) as caught:
         through.publish(topic, "once")
 
     assert (caught.value.outcome_unknown, caught.value.retry_safe) == (True, False)
@@ -235,7 +278,7 @@ def test_a_run_whose_reply_is_lost_publishes_once(
     losses.lose_reply("run", times=2)
 
     with tuff.Client(url) as through:
-        through.transactions.run([tuff.PublishEntry(topic=topic, payloads=[b"once"])])
+        through.transactions.run([tuff.connectors.PublishEntry(topic=topic, payloads=[b"once"])])
 
     assert committed(client, topic) == [b"once"]
     assert losses.seen.count("run") == 3
@@ -254,7 +297,7 @@ def test_an_abort_whose_reply_is_lost_is_repeated(
         transact(url, topic, record, 1)
 
     assert not hasattr(caught.value, "__notes__")
-    assert client.transactions.outcome(record.pointer).state == "aborted"
+    assert client.transactions.get(record.pointer).state == "aborted"
     assert committed(client, topic) == []
 
 

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tuff
+from messaging.model.partitioning import partition_index
+from tests.client.test_subscriber import Quiet
 from tests.http.process import ServerProcess
 from tuff.address import addresses_of
 from tuff.blocking.transport import transport_of
-from tuff.calls import Call
-from tuff.flows import Stop
+from tuff.flows import Call
 from tuff.merged_reads import Merge
-from tuff.protocol.partitioning import partition_index
 from tuff.replies import Poll
+from tuff.stops import Stop
 
 T = TypeVar("T")
 
@@ -136,7 +137,7 @@ def test_partitions_are_read_in_the_order_of_ids(client: tuff.Client, orders: tu
     for index in range(12):
         client.publish(orders.partition(index * 7 % 3), f"{index}")
 
-    messages = client.merged(orders, limit=2)
+    messages = client.merged(orders, batch=2)
 
     expected = [(index * 7 % 3, b"%d" % index) for index in range(12)]
     assert taken(messages, 12) == expected
@@ -204,7 +205,7 @@ def test_partitions_that_are_added_and_retired_while_it_reads_are_read(
     client.publish(orders.partition(3), "new")
 
     assert taken(messages, 2) == [(2, b"last"), (3, b"new")]
-    with pytest.raises(tuff.PartitionRetiredError):
+    with pytest.raises(tuff.errors.PartitionRetiredError):
         client.publish(orders.partition(2), "x")
 
 
@@ -234,16 +235,79 @@ def test_the_client_shows_reads_and_truncates_partitions(
     assert {
         message.payload.decode(): number for number, poll in found.items() for message in poll
     } == {key: partition_index(key.encode(), 3) for key in "abcdef"} | {"x": 0}
-    with pytest.raises(tuff.PartitionRequiredError) as raised:
+    with pytest.raises(tuff.errors.PartitionRequiredError) as raised:
         client.poll(orders)
     assert raised.value.members == {"partitions": [0, 1, 2]}
     assert client.topics.truncate(orders, 1 << 60) is None
     assert [len(client.poll(orders.partition(number))) for number in range(3)] == [0, 0, 0]
 
 
+def test_a_reader_that_does_not_follow_ends_with_the_last_message(
+    client: tuff.Client, orders: tuff.TopicId
+) -> None:
+    for index in range(5):
+        client.publish(orders.partition(index % 3), f"{index}")
+
+    found = [*client.merged(orders, follow=False, batch=1)]
+
+    expected = [(index % 3, b"%d" % index) for index in range(5)]
+    assert [(number, message.payload) for number, message in found] == expected
+
+
+def test_a_reader_that_does_not_follow_ends_at_a_transaction_that_its_polls_name(
+    client: tuff.Client, orders: tuff.TopicId
+) -> None:
+    client.publish(orders.partition(1), "before")
+    transaction = client.transactions.start()
+    client.publish(orders.partition(0), "undecided", transaction=transaction)
+    client.publish(orders.partition(1), "behind")
+    polls: list[tuple[int, tuff.Poll]] = []
+
+    found = [*client.merged(orders, follow=False, on_poll=lambda *poll: polls.append(poll))]
+
+    assert [(number, message.payload) for number, message in found] == [(1, b"before")]
+    blocked = {number: poll.blocked_by for number, poll in polls}
+    assert blocked == {0: transaction.transaction_id, 1: None, 2: None}
+    client.transactions.abort(transaction)
+
+
+def test_a_reader_that_does_not_follow_goes_on_while_a_selection_passes_over_messages() -> None:
+    """It ended with the first poll that brought nothing."""
+    service = Quiet(unread_count=2)
+    client = tuff.Client(transport=service, retries=0)
+
+    assert [*client.merged("shop:rare", partitions=[0], tags="rare", follow=False)] == []
+
+    assert len(service.polls) == 3
+
+
+def test_a_poll_is_repeated_if_the_server_is_away_when_its_reply_is_looked_at(
+    client: tuff.Client, orders: tuff.TopicId
+) -> None:
+    client.publish(orders.partition(0), "once")
+    failures = [tuff.ConnectionLostError("nobody answers", outcome_unknown=False)]
+    looked_at: list[int] = []
+
+    def look(number: int, poll: tuff.Poll) -> None:
+        if failures:
+            raise failures.pop()
+        looked_at.extend([number] * len(poll))
+
+    found = [message.payload for _, message in client.merged(orders, follow=False, on_poll=look)]
+
+    assert (found, looked_at) == ([b"once"], [0])
+
+
+def test_a_reader_that_shall_not_wait_raises_when_the_retries_are_over() -> None:
+    client = tuff.Client("http://127.0.0.1:9", retries=0)
+
+    with pytest.raises(tuff.ConnectionLostError):
+        next(client.merged("shop:orders", on_outage="raise"))
+
+
 @pytest.mark.parametrize(
     ("start", "says"),
-    [([1, 2], r"partitions=\[1, 2\] selects partitions"), (1.5, "a position is a message id")],
+    [([1, 2], r"partitions=\[1, 2\] selects partitions"), (1.5, "a start is a message id")],
 )
 def test_a_start_of_the_wrong_type_is_refused(
     client: tuff.Client, orders: tuff.TopicId, start: Any, says: str

@@ -78,9 +78,9 @@ def test_the_trace_of_a_publish_reaches_its_consumer(
         client.publish(orders, "a")
     with client.transaction() as tx:
         tx.publish(orders, "b", "c")
-    with client.publisher(orders) as publisher:
-        publisher.send("d")
-    with client.consumer("billing", orders) as consumer:
+    with client.publisher() as publisher:
+        publisher.publish(orders, "d")
+    with client.consumer(orders, group="billing") as consumer:
         consumer.run(lambda batch: consumer.stop())
 
     creates = recorded.named("create traces:orders")
@@ -152,7 +152,7 @@ def test_an_asyncio_consumer_runs_within_its_span(
                 with recorded.traces.get_tracer("shop").start_as_current_span("work"):
                     consumer.stop()
 
-            async with connected.consumer("async", orders) as consumer:
+            async with connected.consumer(orders, group="async") as consumer:
                 await consumer.run(work)
 
     asyncio.run(consume())
@@ -168,16 +168,16 @@ def test_a_subscriber_processes_within_a_span_that_shows_its_failure(
     client.publish(orders, "a")
 
     def fail_once(messages: object, tx: object) -> None:
-        if not recorded.named("process traces:orders"):
+        if not recorded.named("process traces:orders:0"):
             raise ValueError("not yet")
 
     subscriber = client.subscriber(
         orders, fail_once, positions=tuff.TablePositions(table, "traced"), wait=0, attempts=2
     )
-    while len(recorded.named("process traces:orders")) < 2:
+    while len(recorded.named("process traces:orders:0")) < 2:
         subscriber.step()
 
-    failed, done = recorded.named("process traces:orders")
+    failed, done = recorded.named("process traces:orders:0")
     (create,) = recorded.named("create traces:orders")
     assert failed.attributes is not None
     assert failed.attributes["error.type"] == "ValueError"
@@ -206,7 +206,7 @@ def test_a_tracer_that_fails_fails_no_message(
     seen = []
 
     client.publish(orders, "a")
-    with client.consumer("broken", orders) as consumer:
+    with client.consumer(orders, group="broken") as consumer:
         consumer.run(lambda batch: (seen.extend(batch), consumer.stop()))
 
     assert [message.payload for message in seen] == [b"a"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tuff.client_errors import (
+from tests.made_operations import found
+from tuff.errors import (
     ClientClosedError,
     ConnectionLostError,
     ServerNotTrustedError,
@@ -18,31 +19,37 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.servers import OWNER_COUNT_MAX, TRANSACTIONS, Servers, subject_of
+from tuff.wire import Request
 
 URLS = ["http://a:7411", "http://b:7411", "https://c/tuff"]
-ORDERS = "/v1/namespaces/shop/topics/orders"
+ORDERS = "t:shop:orders"
 
 LOST = ConnectionLostError("lost", outcome_unknown=True)
 
 
 @pytest.mark.parametrize(
-    ("path", "subject"),
+    ("method", "path", "subject"),
     [
-        ("/v1/namespaces/shop/topics/orders", ORDERS),
-        ("/v1/namespaces/shop/topics/orders/publish?ttl=5", ORDERS),
-        ("/v1/namespaces/shop/topics/orders?q", ORDERS),
-        ("/v1/namespaces/shop/topics", None),
-        ("/v1/namespaces", None),
-        ("/v1/transactions", TRANSACTIONS),
-        ("/v1/transactions?state=open", TRANSACTIONS),
-        ("/v1/transactions/17/commit", TRANSACTIONS),
-        ("/v1/sinks/nightly/epochs/7", TRANSACTIONS),
-        ("/v1/sinks", TRANSACTIONS),
-        ("/health/ready", None),
+        ("GET", "/v1/namespaces/shop/topics/orders", ORDERS),
+        ("POST", "/v1/namespaces/shop/topics/orders/publish", ORDERS),
+        ("GET", "/v1/namespaces/shop/topics", None),
+        ("GET", "/v1/namespaces", None),
+        ("POST", "/v1/namespaces/shop/groups/billing/heartbeat", "g:shop:billing"),
+        ("GET", "/v1/namespaces/shop/groups", None),
+        ("POST", "/v1/transactions", TRANSACTIONS),
+        ("POST", "/v1/transactions/17/commit", TRANSACTIONS),
+        ("POST", "/v1/sinks/nightly/epochs/7", TRANSACTIONS),
+        ("GET", "/v1/sinks", TRANSACTIONS),
+        ("POST", "/v1/cluster/topics/shop/orders/move", None),
+        ("GET", "/health/ready", None),
     ],
 )
-def test_a_topic_has_an_owner_and_all_transactions_have_one(path: str, subject: str | None) -> None:
-    assert subject_of(path) == subject
+def test_topics_and_groups_have_an_owner_and_all_transactions_have_one(
+    method: str, path: str, subject: str | None
+) -> None:
+    operation, parameters = found(method, path)
+
+    assert subject_of(Request(operation=operation, parameters=parameters)) == subject
 
 
 def test_the_first_address_is_used_first() -> None:

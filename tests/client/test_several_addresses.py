@@ -59,7 +59,8 @@ def test_a_call_that_reaches_no_server_goes_to_the_next_address_at_once(
 @BOTH
 def test_servers_of_which_none_can_be_reached_are_all_named(namespaces: Namespaces) -> None:
     with pytest.raises(
-        tuff.ServerUnreachableError, match=r"127\.0\.0\.1:1 \(.*\) or http://127\.0\.0\.1:2 \("
+        tuff.errors.ServerUnreachableError,
+        match=r"127\.0\.0\.1:1 \(.*\) or http://127\.0\.0\.1:2 \(",
     ) as caught:
         namespaces(f"{NOWHERE},{ELSEWHERE}")
 
@@ -100,16 +101,34 @@ def test_the_address_of_a_client_is_that_of_the_server_in_use(server: ServerProc
 
 
 @BOTH_PUBLISH
-def test_a_plain_publish_whose_server_dies_is_not_sent_to_another(
+def test_a_publish_whose_server_dies_is_sent_to_another_and_published_once(
     client: tuff.Client, server: ServerProcess, topic: tuff.TopicId, publish: Publish
 ) -> None:
-    with losing(server.url, dies=True) as (url, losses):
-        losses.lose_reply("publish")
+    with losing(server.url, dies=True) as (first, sent_to_first):
+        sent_to_first.lose_reply("publish")
+        with losing(server.url) as (second, sent_to_second):
+            publish(f"{first},{second}", topic, retries=1)
+
+    assert (sent_to_first.seen, sent_to_second.seen) == (["publish"], ["publish"])
+    assert payloads(client, topic) == [b"once"]
+
+
+def test_a_publish_without_an_id_whose_server_dies_is_not_sent_to_another(
+    client: tuff.Client, server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    with (
+        losing(server.url, dies=True) as (first, sent_to_first),
+        losing(server.url) as (second, sent_to_second),
+        tuff.Client(f"{first},{second}") as through,
+    ):
+        sent_to_first.lose_reply("publish")
         with pytest.raises(tuff.ConnectionLostError) as caught:
-            publish(f"{url},{server.url}", topic)
+            through.publish(topic, "once", ack="none")
 
     assert caught.value.outcome_unknown
-    assert payloads(client, topic) == [b"once"]
+    assert (sent_to_first.seen, sent_to_second.seen) == (["publish"], [])
+    client.publish(topic, "behind it")
+    assert payloads(client, topic) == [b"once", b"behind it"]
 
 
 def problem(status: int, code: str) -> bytes:
@@ -146,7 +165,7 @@ def test_a_moving_topic_is_refused_with_an_error_of_its_own() -> None:
     with (
         answering(problem(503, "ownership_moving")) as (url, _),
         tuff.Client(url, retries=0, transport="http") as client,
-        pytest.raises(tuff.OwnershipMovingError, match="so it is") as caught,
+        pytest.raises(tuff.errors.OwnershipMovingError, match="so it is") as caught,
     ):
         client.publish(tuff.TopicId("shop", "orders"), "x")
 
@@ -234,7 +253,7 @@ def test_a_redirect_to_an_owner_is_not_followed() -> None:
         answering() as (target, heard),
         answering(said % target.encode()) as (url, _),
         tuff.Client(f"{url},{target}", retries=0, token="secret") as client,
-        pytest.raises(tuff.InternalError, match="answered 307 and sent to"),
+        pytest.raises(tuff.errors.InternalError, match="answered 307 and sent to"),
     ):
         client.topics.namespaces()
 
@@ -269,21 +288,20 @@ def test_a_publisher_whose_server_dies_continues_at_the_next_address(
     with (
         losing(server.url, dies=True) as (url, losses),
         tuff.Client(f"{url},{server.url}") as through,
-        through.publisher(topic) as publisher,
+        through.publisher() as publisher,
     ):
-        publisher.send("one").result()
+        publisher.publish(topic, "one").result()
         # Another client ends that server; the connection of the publisher is open still.
         losses.lose_request("namespaces")
         with tuff.Client(url, retries=0) as other, pytest.raises(tuff.ConnectionLostError):
             other.topics.namespaces()
-        lost = publisher.send("lost")
-        with pytest.raises(tuff.ConnectionLostError):
-            lost.result()
-        assert publisher.send("three").result()
-        with pytest.raises(tuff.ConnectionLostError):
-            publisher.flush()
+        repeated = publisher.publish(topic, "two").result()
+        assert publisher.publish(topic, "three").result()
+        publisher.flush()
 
-    assert payloads(client, topic) == [b"one", b"three"]
+    found = list(client.poll(topic))
+    assert [message.payload for message in found] == [b"one", b"two", b"three"]
+    assert repeated.ids == (found[1].id,)
 
 
 def test_an_exactly_once_subscriber_continues_at_the_next_address(

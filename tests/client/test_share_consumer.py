@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ def make(client: tuff.Client, topic: tuff.TopicId) -> Iterator[Make]:
     with ExitStack() as stack:
 
         def make_one(**options: object) -> tuff.ShareConsumer:
-            made = client.share_consumer(topic, GROUP, **options)  # type: ignore[arg-type]  # any
+            made = client.share_consumer(topic, group=GROUP, **options)  # type: ignore[arg-type]  # any
             return stack.enter_context(made)
 
         yield make_one
@@ -50,9 +50,62 @@ def test_workers_share_the_messages_and_accept_them(
 
     assert one.poll(0) == ()
     assert two.poll(0) == ()
-    shown = client.share_groups.show(topic, GROUP)
+    shown = client.share_groups.get(topic, GROUP)
     assert (shown.leased, shown.available, shown.oldest) == (0, 0, None)
     assert client.share_groups.list(topic) == [GROUP]
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
+def test_a_worker_reads_all_partitions_also_those_that_are_added_while_it_runs(
+    client: tuff.Client, topic: tuff.TopicId, make: Make, mode: str
+) -> None:
+    client.topics.update(topic, partitions=3)
+    worker = make(mode=mode, order="key", tags="a|b", retry=tuff.RetryPolicy(delays=(0.01,)))
+    seen: list[tuple[bytes, int]] = []
+
+    def publish(prefix: str) -> None:
+        for number in range(12):
+            client.publish(topic, f"{prefix}{number}", key=str(number), tags=["b"])
+        client.publish(topic, "not selected", key="0")
+
+    def process(message: tuff.Message, _: object = None) -> None:
+        seen.append((message.payload, worker.attempt(message)))
+        if len(seen) == 13:
+            client.topics.update(topic, partitions=6)
+            publish("new")
+        if message.payload in (b"old3", b"new3") and worker.attempt(message) == 1:
+            raise ValueError("try again")
+        if len(seen) == 26:
+            worker.stop()
+
+    publish("old")
+    worker.run(process)
+
+    expected = [
+        (b"%s%d" % (prefix, number), 1) for prefix in (b"old", b"new") for number in range(12)
+    ]
+    assert sorted(seen) == sorted([*expected, (b"old3", 2), (b"new3", 2)])
+    shown = client.share_groups.get(topic, GROUP)
+    assert (shown.oldest, shown.leased, shown.tags) == (None, 0, "a|b")
+    with pytest.raises(tuff.errors.GroupExistsError, match=r"tags a\|b"):
+        make(tags="c").poll(0)
+
+
+def test_a_message_of_a_later_partition_becomes_a_dead_letter(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    client.topics.update(topic, partitions=2)
+    client.publish(topic.partition(1), "bad")
+    worker = make(retry=tuff.RetryPolicy(delays=()))
+
+    def process(_: tuff.Message) -> None:
+        worker.stop()
+        raise ValueError("it never works")
+
+    worker.run(process)
+
+    (letter,) = map(tuff.read_dead_letter, client.poll(f"{topic}.dlq"))
+    assert (letter.topic, letter.message.payload) == (topic.partition(1), b"bad")
 
 
 def test_a_lease_is_renewed_as_long_as_the_worker_is_open(
@@ -70,7 +123,7 @@ def test_what_a_closed_worker_had_goes_to_another_at_once(
     client: tuff.Client, topic: tuff.TopicId, make: Make
 ) -> None:
     client.publish(topic, "a")
-    with client.share_consumer(topic, GROUP) as first:
+    with client.share_consumer(topic, group=GROUP) as first:
         assert polled(first) == ["a"]
 
     assert polled(make(), 5) == ["a"]
@@ -115,7 +168,93 @@ def test_a_message_becomes_a_dead_letter_after_its_last_attempt(
     assert (letter.message.payload, letter.message.key) == (b"bad", b"k")
     assert (letter.group, letter.attempts) == ("share:billing", 2)
     assert letter.reason == "ValueError: no"
-    assert client.share_groups.show(topic, GROUP).oldest is None
+    assert client.share_groups.get(topic, GROUP).oldest is None
+
+
+def test_a_worker_that_closes_spends_no_attempt_of_what_it_has_not_begun(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    """After four deploys, messages that failed once were dead letters."""
+    client.publish(topic, *"abc")
+    for _ in range(2):
+        with client.share_consumer(topic, group=GROUP) as polling:
+            assert polled(polling) == ["a", "b", "c"]
+        with client.share_consumer(topic, group=GROUP, mode="exactly_once") as polling:
+            assert polled(polling) == ["a", "b", "c"]
+    with client.share_consumer(topic, group=GROUP) as running:
+        running.run(lambda _message: running.stop())
+
+    last = make()
+    assert [(each.payload, last.attempt(each)) for each in last.poll()] == [(b"b", 1), (b"c", 1)]
+
+
+def test_an_attempt_that_failed_for_a_reason_outside_of_the_message_does_not_count(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    client.publish(topic, "a")
+    consumer = make(mode="exactly_once", retry=tuff.RetryPolicy(delays=[]))
+    attempts: list[int] = []
+
+    def process(message: tuff.Message, tx: tuff.TransactionContext) -> None:
+        attempts.append(consumer.attempt(message))
+        if len(attempts) < 3:
+            client.transactions.invalidate(tx.transaction.transaction_id)
+        else:
+            consumer.stop()
+
+    consumer.run(process)
+
+    assert attempts == [1, 1, 1]
+    assert client.share_groups.get(topic, GROUP).oldest is None
+
+
+def test_a_program_that_polls_and_fails_gets_each_message_of_the_batch_alone(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, *"ab")
+    seen = []
+    for _ in range(3):
+        with suppress(ValueError), client.share_consumer(topic, group=GROUP) as consumer:
+            batch = consumer.poll()
+            seen.append([(each.payload, consumer.attempt(each)) for each in batch])
+            raise ValueError("one of them can't be processed")
+
+    assert seen == [[(b"a", 1), (b"b", 1)], [(b"a", 1)], [(b"a", 2)]]
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
+def test_a_message_that_expires_before_its_retry_becomes_a_dead_letter(
+    client: tuff.Client, topic: tuff.TopicId, make: Make, mode: str
+) -> None:
+    """It was dropped without a word."""
+    client.publish(topic, "short", ttl=30)
+    consumer = make(mode=mode, retry=tuff.RetryPolicy(delays=[0.01, 60]))
+    attempts: list[int] = []
+
+    def process(message: tuff.Message, tx: object = None) -> None:
+        attempts.append(consumer.attempt(message))
+        if len(attempts) == 2:
+            consumer.stop()
+        raise ValueError("no")
+
+    consumer.run(process)
+
+    dead = tuff.TopicId(topic.namespace, f"{topic.name}.dlq")
+    (letter,) = map(tuff.read_dead_letter, client.poll(dead))
+    assert (letter.message.payload, letter.attempts) == (b"short", 2)
+    assert letter.reason == "ValueError: no (it expires before its retry in 60 s)"
+    assert client.share_groups.get(topic, GROUP).oldest is None
+
+
+def test_without_a_policy_a_message_that_expires_before_its_delay_is_logged(
+    client: tuff.Client, topic: tuff.TopicId, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.publish(topic, "short", ttl=30)
+    consumer = make()
+    consumer.nack(*consumer.poll(), delay=60)
+
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert line.endswith("again: it expires before its retry in 60 s")
 
 
 def test_without_a_policy_run_raises_and_releases_what_was_not_processed(
@@ -142,7 +281,7 @@ def test_exactly_once_a_message_counts_with_its_transaction(
     consumer = make(mode="exactly_once", batch=1)
     failed: list[bytes] = []
 
-    for batch in consumer:
+    for batch in consumer.batches():
         (message,) = batch
         with suppress(tuff.WrongStateError), consumer.transaction(message) as tx:
             tx.publish(copies, message.payload)
@@ -161,7 +300,7 @@ def test_a_worker_that_closes_behind_its_transactions_releases_none_of_their_mes
 ) -> None:
     """It released them, and warned that other workers have them."""
     client.publish(topic, *"ab")
-    with client.share_consumer(topic, GROUP, mode="exactly_once", batch=2) as consumer:
+    with client.share_consumer(topic, group=GROUP, mode="exactly_once", batch=2) as consumer:
         (first, _) = consumer.poll()
         with consumer.transaction(first):
             pass
@@ -174,13 +313,13 @@ def test_a_transaction_whose_lease_is_lost_is_rolled_back(
     client: tuff.Client, topic: tuff.TopicId, make: Make
 ) -> None:
     client.publish(topic, "a")
-    late = client.share_consumer(topic, GROUP, mode="exactly_once", lease=0.1)
+    late = client.share_consumer(topic, group=GROUP, mode="exactly_once", lease=0.1)
     batch = late.poll()
     context = late.transaction(*batch)
     late._flows.close()  # it renews no more
     assert polled(make(mode="exactly_once", lease=30)) == ["a"]
 
-    with pytest.raises(tuff.LeaseLostError), context as tx:
+    with pytest.raises(tuff.errors.LeaseLostError), context as tx:
         tx.publish(topic, "result")
 
     assert [each.payload for each in client.poll(topic)] == [b"a"]
@@ -196,7 +335,7 @@ def test_order_by_key(client: tuff.Client, topic: tuff.TopicId, make: Make) -> N
     assert polled(two, 0) == []
     assert polled(one, 5) == ["a2"]
 
-    with pytest.raises(tuff.GroupExistsError, match="order key"):
+    with pytest.raises(tuff.errors.GroupExistsError, match="order key"):
         make(order="none").poll(0)
 
 
@@ -215,14 +354,14 @@ def test_the_worker_goes_on_when_the_server_was_killed(tmp_path: Path) -> None:
         topic = tuff.TopicId("shared", "killed")
         client.topics.create(topic)
         client.publish(topic, "a", "b")
-        with client.share_consumer(topic, GROUP, batch=1) as consumer:
+        with client.share_consumer(topic, group=GROUP, batch=1) as consumer:
             assert polled(consumer) == ["a"]
             server.kill()
             server = serve(tmp_path, port=server.port)
 
             assert polled(consumer, 20) == ["b"]
             until(lambda: not consumer.poll(0))
-            assert client.share_groups.show(topic, GROUP).oldest is None
+            assert client.share_groups.get(topic, GROUP).oldest is None
     server.end()
 
 
@@ -243,13 +382,13 @@ def test_a_worker_with_wrong_options_is_refused(make: Make, options: dict[str, o
 
 def test_groups_can_be_made_and_deleted(client: tuff.Client, topic: tuff.TopicId) -> None:
     client.share_groups.create(topic, GROUP, start="earliest", order="key", lease=5)
-    shown = client.share_groups.show(topic, GROUP)
-    assert (shown.start, shown.order, shown.lease) == ("earliest", "key", 5.0)
-    with pytest.raises(tuff.GroupExistsError):
+    shown = client.share_groups.get(topic, GROUP)
+    assert (shown.start, shown.order, shown.lease_s) == ("earliest", "key", 5.0)
+    with pytest.raises(tuff.errors.GroupExistsError):
         client.share_groups.create(topic, GROUP)
     client.share_groups.delete(topic, GROUP)
-    with pytest.raises(tuff.GroupNotFoundError):
-        client.share_groups.show(topic, GROUP)
+    with pytest.raises(tuff.errors.GroupNotFoundError):
+        client.share_groups.get(topic, GROUP)
 
 
 async def test_a_worker_of_the_asyncio_client(server: ServerProcess) -> None:
@@ -258,7 +397,7 @@ async def test_a_worker_of_the_asyncio_client(server: ServerProcess) -> None:
         await client.topics.create(topic)
         await client.publish(topic, "a", "b")
         seen: list[bytes] = []
-        async with client.share_consumer(topic, GROUP, mode="exactly_once") as consumer:
+        async with client.share_consumer(topic, group=GROUP, mode="exactly_once") as consumer:
 
             async def process(message: tuff.Message, tx: tuff.AsyncTransactionContext) -> None:
                 await tx.publish(topic, b"")
@@ -269,3 +408,24 @@ async def test_a_worker_of_the_asyncio_client(server: ServerProcess) -> None:
             await consumer.run(process)
 
         assert seen == [b"a", b"b"]
+
+
+def test_leaving_a_block_without_an_error_accepts_what_was_handed_out(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, "a", "b", "c", "d", "e")
+
+    def taken(count: int) -> list[bytes]:
+        with client.share_consumer(topic, group=GROUP, batch=2) as consumer:
+            return [message.payload for message in islice(consumer, count)]
+
+    assert taken(3) == [b"a", b"b", b"c"]
+    with suppress(ValueError), client.share_consumer(topic, group=GROUP) as consumer:
+        for message in consumer:
+            assert message.payload == b"d"
+            raise ValueError
+    with client.share_consumer(topic, group=GROUP) as consumer:
+        batch = next(consumer.batches())
+        assert [consumer.attempt(each) for each in batch] == [2, 1]
+    shown = client.share_groups.get(topic, GROUP)
+    assert (shown.available, shown.leased, shown.waiting) == (0, 0, 0)

@@ -4,7 +4,7 @@ import pytest
 
 import tuff
 from tuff import transaction_calls
-from tuff.calls import Response
+from tuff.wire import Response
 
 
 def write(client: tuff.Client, topic: tuff.TopicId, epoch: int, run_id: str) -> bool:
@@ -13,7 +13,7 @@ def write(client: tuff.Client, topic: tuff.TopicId, epoch: int, run_id: str) -> 
     assert (begun.sink, begun.epoch) == ("writer/1", epoch)
     if begun.transaction is None:
         return False
-    entry = tuff.PublishEntry(topic=topic, payloads=(b"epoch %d" % epoch,))
+    entry = tuff.connectors.PublishEntry(topic=topic, payloads=(b"epoch %d" % epoch,))
     client.transactions.commit(begun.transaction, publish=[entry])
     return True
 
@@ -35,20 +35,20 @@ def test_each_refusal_of_a_sink_has_its_own_class(client: tuff.Client) -> None:
     second = begin("refuses", 5, "b")
     assert second.transaction is not None
 
-    with pytest.raises(tuff.SinkFencedError):
+    with pytest.raises(tuff.errors.SinkFencedError):
         begin("refuses", 5, "a")
-    with pytest.raises(tuff.SinkEpochOpenError) as early:
+    with pytest.raises(tuff.errors.SinkEpochOpenError) as early:
         begin("refuses", 6, "b")
-    with pytest.raises(tuff.SinkEpochSupersededError) as late:
+    with pytest.raises(tuff.errors.SinkEpochSupersededError) as late:
         begin("refuses", 4, "b")
-    with pytest.raises(tuff.SinkInUseError):
+    with pytest.raises(tuff.errors.SinkInUseError):
         client.sinks.delete("refuses")
     client.transactions.invalidate(second.transaction)
-    with pytest.raises(tuff.TransactionInvalidatedError):
+    with pytest.raises(tuff.errors.TransactionInvalidatedError):
         begin("refuses", 5, "b")
     shown = client.sinks.get("refuses")
     client.sinks.delete("refuses")
-    with pytest.raises(tuff.SinkNotFoundError):
+    with pytest.raises(tuff.errors.SinkNotFoundError):
         client.sinks.get("refuses")
 
     assert early.value.members == late.value.members == {"epoch": 5}
@@ -61,5 +61,5 @@ def test_a_response_that_is_no_epoch_is_an_internal_error() -> None:
     call = transaction_calls.begin_epoch("s", 7, "r", lease_s=None, client="c")
     body = b'{"sink":"s","epoch":7,"runId":"r","state":"begun","transaction":7}'
 
-    with pytest.raises(tuff.InternalError):
+    with pytest.raises(tuff.errors.InternalError):
         call.answer(Response(200, {}, body))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from http.client import HTTPConnection
 from itertools import islice
@@ -12,8 +13,11 @@ import pytest
 import tuff
 from tests.client.proxy import Losses, losing
 from tests.http.process import ServerProcess, serve
-from tuff.calls import PollQuestion
-from tuff.flows import Pause
+from tuff.flows import Pause, unless
+from tuff.merged_reads import TopicSubscription
+from tuff.outages import Outages
+from tuff.reading import PollQuestion
+from tuff.stops import Stop
 from tuff.subscriber_flows import Subscription
 
 
@@ -29,7 +33,7 @@ def test_existing_and_later_messages_are_received_in_order(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
     client.publish(topic, "one", "two", "three")
-    messages = client.subscribe(topic, limit=2)
+    messages = client.subscribe(topic, batch=2)
     assert payloads(messages, 3) == [b"one", b"two", b"three"]
 
     client.publish(topic, "four")
@@ -40,8 +44,8 @@ def test_existing_and_later_messages_are_received_in_order(
 def test_a_subscription_starts_at_a_message_id(client: tuff.Client, topic: tuff.TopicId) -> None:
     published = client.publish(topic, "one", "two")
 
-    assert payloads(client.subscribe(topic, published.last_id), 1) == [b"two"]
-    assert payloads(client.subscribe(topic, published.last_id.hex()), 1) == [b"two"]
+    assert payloads(client.subscribe(topic, published.ids[-1]), 1) == [b"two"]
+    assert payloads(client.subscribe(topic, published.ids[-1].hex()), 1) == [b"two"]
 
 
 def test_a_subscription_can_start_at_either_end(client: tuff.Client, topic: tuff.TopicId) -> None:
@@ -76,14 +80,6 @@ def test_latest_skips_nothing_that_is_decided_later(
     (message,) = client._driver.run(committed.poll())
     assert message.payload == b"decided later"
     assert list(client._driver.run(every.poll())) == []
-
-
-def test_a_single_poll_can_not_start_at_latest(client: tuff.Client, topic: tuff.TopicId) -> None:
-    client.publish(topic, "one")
-
-    with pytest.raises(ValueError, match=r"client\.offsets"):
-        client.poll(topic, "latest")
-    assert [message.payload for message in client.poll(topic, "earliest")] == [b"one"]
 
 
 def test_an_empty_reply_moves_the_position_forward(
@@ -141,7 +137,7 @@ def test_lost_replies_neither_skip_nor_repeat_messages(
     losses = Losses(says=says)
     with losing(server.url, losses=losses) as (url, _), tuff.Client(url) as through:
         losses.lose_reply("poll", times=2)
-        messages = through.subscribe(topic, limit=2)
+        messages = through.subscribe(topic, batch=2)
         first = payloads(messages, 2)
         losses.lose_request("poll", times=1)
 
@@ -157,7 +153,7 @@ def test_a_subscription_survives_the_restart_of_its_server(
     with tuff.Client(first.url) as client:
         client.topics.create(topic)
         client.publish(topic, "one", "two")
-        messages = client.subscribe(topic, limit=1)
+        messages = client.subscribe(topic, batch=1)
         assert payloads(messages, 1) == [b"one"]
 
         end(first)
@@ -205,7 +201,7 @@ def test_closing_the_client_ends_its_subscriptions(
     messages = client.subscribe(topic)
     client.close()
 
-    with pytest.raises(tuff.ClientClosedError):
+    with pytest.raises(tuff.errors.ClientClosedError):
         next(messages)
 
 
@@ -217,7 +213,9 @@ def service(client: tuff.Client, action: str) -> None:
 
 
 def test_a_server_that_stays_away_is_asked_at_growing_intervals(topic: tuff.TopicId) -> None:
-    flow = Subscription(topic, PollQuestion(), chance=lambda: 1.0).poll()
+    flow = Subscription(
+        topic, PollQuestion(), outages=Outages("a reader", chance=lambda: 1.0)
+    ).poll()
     next(flow)
     pauses = []
     for _ in range(4):
@@ -250,6 +248,42 @@ def test_a_reader_logs_once_that_it_waits_for_the_server_and_once_that_it_contin
         "the subscription of shop:orders continues: the server answers again",
     )
     assert [(one.levelname, one.message) for one in caplog.records] == [
-        ("WARNING", away), ("INFO", back), ("WARNING", away), ("INFO", back),
+        ("WARNING", away), ("WARNING", back), ("WARNING", away), ("WARNING", back),
     ]  # fmt: skip
     assert all(one.name.startswith("tuff.") for one in caplog.records)
+
+
+def test_a_subscription_goes_on_with_partitions_that_are_added(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    """A second partition ended every subscription of its topic."""
+    client.publish(topic, "a", "b")
+    messages = client.subscribe(topic, wait=1)
+    assert payloads(messages, 1) == [b"a"]
+    client.topics.update(topic, partitions=2)
+    client.publish(topic.partition(1), "c")
+    client.publish(topic.partition(0), "d")
+
+    assert payloads(messages, 3) == [b"b", b"c", b"d"]
+    last = client.publish(topic.partition(1), "e").ids[-1]
+    client.topics.update(topic, partitions=3)
+    client.publish(topic.partition(2), "f")
+    assert payloads(messages, 2) == [b"e", b"f"]
+    assert payloads(client.subscribe(topic, last), 2) == [b"e", b"f"]
+
+
+def test_a_subscription_of_several_partitions_can_begin_at_their_ends(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.topics.update(topic, partitions=2)
+    client.publish(topic.partition(0), "old")
+    client.publish(topic.partition(1), "old")
+    subscription = TopicSubscription(topic, PollQuestion(start="latest", isolation="committed"))
+    stop = Stop()
+    threading.Timer(0.2, stop.set).start()
+    assert client._driver.run(unless(stop, subscription.poll())) is None
+
+    client.publish(topic.partition(1), "new")
+
+    found = client._driver.run(subscription.poll())
+    assert [message.payload for message in found] == [b"new"]

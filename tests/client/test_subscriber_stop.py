@@ -15,8 +15,7 @@ import pytest
 import tuff
 from tests.client.proxy import losing
 from tests.http.process import ServerProcess
-from tuff.blocking import driver
-from tuff.flows import Stop, StoppedError
+from tuff.stops import Stop, StoppedError
 
 ANSWER_WITHIN_S = 20.0  # seconds; a stop that has no effect fails the test after this
 HOUR_S = 3600.0
@@ -67,9 +66,9 @@ def test_a_stop_ends_the_start_of_a_transaction(
     pauses: list[float] = []
     load = positions.load
 
-    def hold_and_load() -> tuff.MessageId | None:
+    def hold_and_load(partition: str) -> tuff.MessageId | None:
         losses.hold("transactions", subscriber.stop)
-        return load()
+        return load(partition)
 
     with losing(server.url) as (url, losses):
         with tuff.Client(url, timeout=ANSWER_WITHIN_S, retries=0) as client:
@@ -122,7 +121,7 @@ def test_a_stop_ends_the_wait_for_the_server(
 
         def stop_meanwhile(_seconds: float, stop: Stop | None) -> None:
             Thread(target=subscriber.stop).start()
-            driver.pause(HOUR_S, stop)
+            stop.wait(HOUR_S)
 
         client._driver._pause = stop_meanwhile
 

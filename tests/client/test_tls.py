@@ -96,7 +96,7 @@ def test_an_untrusted_server_receives_no_request(url: str, tmp_path: Path, progr
 
 
 def test_an_untrusted_server_is_not_asked_again(url: str) -> None:
-    with tuff.Client(url, retries=100) as client, pytest.raises(tuff.ServerNotTrustedError):
+    with tuff.Client(url, retries=100) as client, pytest.raises(tuff.errors.ServerNotTrustedError):
         client.topics.namespaces()
 
 
@@ -115,7 +115,7 @@ def test_the_authorities_of_the_machine_are_read_once_for_a_client(
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", counting)
     with tuff.Client(url, retries=0) as client:
         for _ in range(3):  # a connection each, as none of them gets as far as to be kept
-            with pytest.raises(tuff.ServerNotTrustedError):
+            with pytest.raises(tuff.errors.ServerNotTrustedError):
                 client.topics.namespaces()
 
     assert read_count == 1
@@ -129,7 +129,7 @@ async def test_the_authorities_are_read_once_for_an_asyncio_client(
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda one, *_: read.append(one))
     async with client:
         for _ in range(3):
-            with pytest.raises(tuff.ServerNotTrustedError):
+            with pytest.raises(tuff.errors.ServerNotTrustedError):
                 await client.topics.namespaces()
 
     assert len(read) <= 1
@@ -143,7 +143,7 @@ async def test_a_server_without_tls_is_named(server: ServerProcess) -> None:
     assert "does not speak TLS" in str(blocking.value)
     for transport in ("http", "auto"):
         async with tuff.AsyncClient(wrong, retries=0, transport=transport) as on_a_loop:
-            with pytest.raises(tuff.ServerNotTrustedError, match="does not speak TLS"):
+            with pytest.raises(tuff.errors.ServerNotTrustedError, match="does not speak TLS"):
                 await on_a_loop.transactions.start()
 
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from threading import Event, Thread
 from typing import Any
 
@@ -12,8 +12,11 @@ import pytest
 
 import tuff
 from tuff.address import Address
-from tuff.calls import Request
+from tuff.blocking.transport import transport_of
+from tuff.flows import Call
 from tuff.protocol.errors import InternalError
+from tuff.protocol.operations import START_TRANSACTION, TAKE_BACKUP
+from tuff.wire import Request
 
 EMPTY_LIST = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]"
 
@@ -163,7 +166,7 @@ def test_tls_is_only_suggested_where_nothing_has_answered(
     [(True, "you can repeat it, which has no second effect"), (False, "check that before you")],
 )
 def test_a_lost_call_says_whether_it_can_be_repeated(is_repeatable: bool, advice: str) -> None:
-    request = Request(method="POST", path="/v1/transactions", is_repeatable=is_repeatable)
+    request = Request(operation=START_TRANSACTION, has_id=is_repeatable)
 
     address = Address(url="http://127.0.0.1:1", timeout_s=1.0, connect_timeout_s=1.0)
     error = address.lost(request, OSError("gone"), was_sent=True)
@@ -261,3 +264,69 @@ def test_a_refused_secret_is_not_shown(settings: dict[str, Any]) -> None:
         tuff.Client(**settings)
 
     assert "cret" not in str(caught.value)
+
+
+BACKUP: Call[None] = Call(Request(operation=TAKE_BACKUP), lambda _: None)
+
+
+def pieces_of(*urls: str) -> list[bytes]:
+    with closing(
+        transport_of([Address(url=url, timeout_s=0.3, connect_timeout_s=5.0) for url in urls])
+    ) as transport:
+        return list(transport.pieces(BACKUP, size_bytes=3))
+
+
+def test_a_large_reply_comes_in_pieces_from_the_first_server_that_is_there() -> None:
+    said = of_another(200, body=b"abcdefgh")
+
+    with answering(said) as (url, heard):
+        pieces = pieces_of("http://127.0.0.1:1", url)
+
+    assert b"".join(pieces) == b"abcdefgh"
+    assert max(map(len, pieces)) <= 3
+    assert heard[0].startswith("GET /v1/backup ")
+
+
+@contextmanager
+def slow_pieces(count: int) -> Iterator[str]:
+    """The address of one that sends a byte in less than the timeout, so often."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            caller, _ = listener.accept()
+            with caller:
+                caller.recv(65536)
+                caller.sendall(of_another(200, body=b"")[:-6] + b"%d\r\n\r\n" % count)
+                for _ in range(count):
+                    Event().wait(0.1)
+                    caller.sendall(b"x")
+
+        thread = Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def test_each_piece_of_a_large_reply_has_the_time_of_a_reply() -> None:
+    with slow_pieces(6) as url:
+        assert b"".join(pieces_of(url)) == b"x" * 6
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "detail"),
+    [
+        (of_another(502), tuff.ConnectionLostError, "a proxy says 502"),
+        (of_another(403, body=b'{"code": "forbidden", "detail": "no"}'),
+         tuff.errors.ForbiddenError, "no"),
+        (b"", tuff.ConnectionLostError, "was lost before it answered GET /v1/backup"),
+    ],
+)  # fmt: skip
+def test_a_refusal_of_a_large_reply_is_told_as_of_any_call(
+    said: bytes, kind: type[tuff.TuffError], detail: str
+) -> None:
+    """A lost connection is an OSError too, and was told as the loss of another one."""
+    with answering(said) as (url, _), pytest.raises(kind) as caught:
+        pieces_of(url)
+
+    assert detail in caught.value.detail
+    assert "ConnectionLostError" not in caught.value.detail

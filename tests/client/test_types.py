@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).resolve().parents[2]
 
 RIGHT = """
@@ -15,31 +17,27 @@ from concurrent.futures import Future
 
 import tuff
 
-orders = tuff.TopicId("shop", "orders")
+orders = "shop:orders"
 
 
-class Rows:
+class Rows(tuff.TransactionAware):
     name = "rows"
 
-    def start_tx(self, transaction: tuff.Transaction) -> None: ...
-    def update_tx(self, transaction: tuff.Transaction) -> None: ...
-    def tx_changes(self) -> Collection[bytes]:
+    def tx_changes(self, transaction: tuff.Transaction) -> Collection[bytes]:
         return [b"apple"]
-    def commit_tx(self) -> None: ...
-    def post_commit(self) -> None: ...
-    def rollback_tx(self) -> None: ...
+    def commit_tx(self, transaction: tuff.Transaction) -> None: ...
+    def rollback_tx(self, transaction: tuff.Transaction) -> None: ...
 
 
-class LoopRows:
+class LoopRows(tuff.AsyncTransactionAware):
     name = "rows on a loop"
 
     async def start_tx(self, transaction: tuff.Transaction) -> None: ...
     async def update_tx(self, transaction: tuff.Transaction) -> None: ...
-    async def tx_changes(self) -> Collection[bytes]:
+    async def tx_changes(self, transaction: tuff.Transaction) -> Collection[bytes]:
         return [b"apple"]
-    async def commit_tx(self) -> None: ...
-    async def post_commit(self) -> None: ...
-    async def rollback_tx(self) -> None: ...
+    async def commit_tx(self, transaction: tuff.Transaction) -> None: ...
+    async def rollback_tx(self, transaction: tuff.Transaction) -> None: ...
 
 
 def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
@@ -62,11 +60,13 @@ def blocking() -> None:
         client.publish(orders, tuff.NewMessage("text", key="k", tags=["t"], headers={"h": b"v"}))
         key: bytes | None = client.poll(orders, tags="t")[0].key
         header: bytes | None = client.poll(orders)[0].header("h")
-        early: tuff.Published = client.publish(orders, "text", ack="received")
+        early: tuff.Published = client.publish(orders, "text", ack="received", key="k")
+        id: tuff.MessageId = early.ids[0]
+        client.delayed.delete(orders, client.publish(orders, "x", delay=5).delayed_ids[0])
         client.publish(orders, "text", ack=tuff.Ack.NONE)
-        with client.publisher(orders, buffer_messages=100, max_block=1) as publisher:
-            future: Future[tuff.MessageId] = publisher.send(tuff.NewMessage(b"text"))
-        done: bool = client.transactions.outcome(5).state == tuff.TransactionState.COMMITTED
+        with client.publisher(buffer_messages=100, max_block=1, ack="none") as publisher:
+            future: Future[tuff.Published] = publisher.publish(orders, b"text", key="k", ttl=60)
+        done: bool = client.transactions.get(5).state == tuff.admin.TransactionState.COMMITTED
         positions = tuff.TablePositions(tuff.TransactionalTable("stock"), "me")
         client.subscriber(orders, process, positions=positions).run()
 
@@ -108,7 +108,7 @@ async def on_a_loop() -> None:
         number: int = (await numbers.poll())[0].value
         async for message in client.subscribe(orders):
             payload: bytes = message.payload
-    other = await tuff.AsyncClient()
+    other = tuff.AsyncClient()
     await other.close()
 
 
@@ -121,14 +121,17 @@ import tuff
 
 client = tuff.Client(timeout="30")  # E
 client = tuff.Client()
-client.publish("shop:orders", "text")  # E
+client.publish(b"shop:orders", "text")  # E
+client.publish("shop:orders", "text", key=5)  # E
+client.groups.reset("shop", "g", {5: None})  # E
+partition: tuff.PartitionId = tuff.TopicId("shop", "orders")  # E
 client.publish(tuff.TopicId("shop", "orders"), 5)  # E
 client.transaction(object())  # E
 client.run(lambda: 5)  # E
 client.poll(tuff.TopicId("shop", "orders"), tx=5)  # E
 text: str = client.poll(tuff.TopicId("shop", "orders"))[0].payload  # E
 client.transaction().publish(tuff.TopicId("shop", "orders"), 5)  # E
-wrong: tuff.TransactionType = client.transactions.outcome(5).state  # E
+wrong: tuff.TransactionType = client.transactions.get(5).state  # E
 client.poll(tuff.TopicId("shop", "orders"), undecided="skipped")  # E
 tuff.Nothing  # E
 texts = client.topic(tuff.TopicId("shop", "orders"), tuff.STR)
@@ -139,8 +142,8 @@ client.topic(tuff.TopicId("shop", "orders"), str)  # E
 client.publish(tuff.TopicId("shop", "orders"), tuff.NewMessage(5))  # E
 client.publish(tuff.TopicId("shop", "orders"), tuff.NewMessage("x", key=5))  # E
 client.publish(tuff.TopicId("shop", "orders"), "x", ack="all")  # E
-published: tuff.Published = client.publish(tuff.TopicId("shop", "orders"), "x", ack="none")  # E
-id: tuff.MessageId = client.publisher(tuff.TopicId("shop", "o"), ack="none").send("x").result()  # E
+id: tuff.MessageId = client.publisher().publish("shop:o", "x").result()  # E
+client.publisher("shop:o")  # E
 with tuff.AsyncClient() as loop_client:  # E
     pass
 """

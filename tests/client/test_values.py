@@ -9,7 +9,7 @@ import pytest
 
 import tuff
 from process.health import Status
-from tuff.client_errors import ConnectionLostError
+from tuff.errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import Offset
 from tx.edits import InvalidReason
@@ -17,10 +17,10 @@ from tx.edits import InvalidReason
 ID = tuff.MessageId(1, 2)
 VALUES = [
     tuff.Transaction(transaction_id=3, read_pointer=2, write_pointer=3, invalids=(1,)),
-    tuff.RollbackDetail(1, Offset(1, 0), Offset(1, 2)),
-    tuff.PublishEntry(topic=tuff.TopicId("a", "b"), payloads=[b"x"]),
+    tuff.connectors.RollbackDetail(1, Offset(1, 0), Offset(1, 2)),
+    tuff.connectors.PublishEntry(topic=tuff.TopicId("a", "b"), payloads=[b"x"]),
     tuff.Message(ID, b"x"),
-    tuff.Offsets(generation=1, earliest=ID, end=None, blocked_by=None),
+    tuff.admin.Offsets(generation=1, earliest=ID, end=None, blocked_by=None),
 ]
 
 
@@ -54,13 +54,13 @@ def kinds(root: type[TuffError]) -> Iterator[type[TuffError]]:
 
 
 def made(kind: type[TuffError]) -> TuffError:
-    if kind is tuff.ClientClosedError:
-        return tuff.ClientClosedError()
+    if kind is tuff.errors.ClientClosedError:
+        return tuff.errors.ClientClosedError()
     if kind is ConnectionLostError:
         return ConnectionLostError("gone", outcome_unknown=True)
-    if kind is tuff.DeserializationError:
+    if kind is tuff.errors.DeserializationError:
         topic, message = tuff.TopicId("shop", "orders"), tuff.Message(ID, b"x", tags=("a",))
-        return tuff.DeserializationError(topic, message, ValueError("gone"))
+        return tuff.errors.DeserializationError(topic, message, ValueError("gone"))
     return kind("gone")
 
 
@@ -95,15 +95,16 @@ def test_an_error_has_its_members_after_pickling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "servers"), [(tuff.InvalidReason, InvalidReason), (tuff.HealthStatus, Status)]
+    ("ours", "servers"),
+    [(tuff.admin.InvalidReason, InvalidReason), (tuff.admin.HealthStatus, Status)],
 )
 def test_an_enum_has_the_values_of_the_server(ours: type[StrEnum], servers: type[Enum]) -> None:
     assert {one.value for one in ours} == {one.value for one in servers}
 
 
 def test_a_value_that_a_later_server_adds_is_equal_to_its_string() -> None:
-    added = pickle.loads(pickle.dumps(tuff.InvalidReason("of_tomorrow")))
+    added = pickle.loads(pickle.dumps(tuff.admin.InvalidReason("of_tomorrow")))
 
-    assert isinstance(added, tuff.InvalidReason)
+    assert isinstance(added, tuff.admin.InvalidReason)
     assert (added, str(added), added.name) == ("of_tomorrow", "of_tomorrow", "OF_TOMORROW")
-    assert added not in list(tuff.InvalidReason)
+    assert added not in list(tuff.admin.InvalidReason)

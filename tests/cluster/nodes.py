@@ -13,7 +13,8 @@ import aiohttp
 from yarl import URL
 
 from cluster.peers import Peers
-from cluster.routing import Owner, is_leader_route, is_topic_route, leader_route, topic_route
+from cluster.routing import Owner, leader_route, topic_route, topics_route
+from kernel.exchange import Reply, Request, Route
 from process import session
 from process.allowed_hosts import AllowedHosts
 from process.components import Components
@@ -22,8 +23,8 @@ from process.listener import Listener
 from tests.process.manual_clock import ManualClock
 from tests.process.test_components import components_over
 from tuff.protocol.errors import TuffError
-from tuff.protocol.exchange import Reply, Request, Route
 from tuff.protocol.ids import TopicId
+from tuff.protocol.operations import BEGIN_SESSION, WAIT_FOR_TOPICS, Server
 
 REQUEST_BYTES_MAX = 16_777_216
 AUDIT = TopicId("default", "audit")
@@ -105,7 +106,7 @@ async def node(directory: Path) -> AsyncIterator[Node]:
             _routed(_counted(route, answered), owners, peers) for route in components._routes()
         ]
         service = HttpService(
-            [*routes, session.route()],
+            routes,
             (),
             components._dispatcher,
             AllowedHosts(),
@@ -138,16 +139,23 @@ async def nodes(directory: Path, count: int) -> AsyncIterator[list[Node]]:
 
 
 def _routed(route: Route, owners: Owners, peers: Peers) -> Route:
-    if is_topic_route(route):
-        return topic_route(route, owners, peers)
-    if is_leader_route(route):
-        return leader_route(route, owners, peers)
-    return route
+    match route.operation.answered_by:
+        case Server.TOPIC_OWNER:
+            return topic_route(route, owners, peers)
+        case Server.LEADER:
+            return leader_route(route, owners, peers)
+        case _ if route.operation is WAIT_FOR_TOPICS:
+            return topics_route(route, owners, peers)
+        case _:
+            return route
 
 
 def _counted(route: Route, answered: list[str]) -> Route:
+    if route.operation is BEGIN_SESSION:
+        return route
+
     async def handler(request: Request) -> Reply:
-        answered.append(f"{route.method} {route.path}")
+        answered.append(str(route.operation))
         return await route.handler(request)
 
     return route.wrapped(handler)

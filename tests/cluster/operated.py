@@ -7,16 +7,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from cluster.draining import Drain
-from cluster.leader import Election
+from cluster.leader_election import Election
 from cluster.membership import Membership
 from cluster.peers import Peers
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts, counted
-from cluster.routes import Joined, listing_routes, routes
+from cluster.routes import JoinedCluster, listing_routes, routes
 from cluster.routing import topic_route
 from cluster.topic_ownership import TopicOwnership
+from kernel.event_loop import Arrivals
+from kernel.exchange import Reply, Request, Route, json_reply
 from metadata.store import MetadataStore
-from metadata.topic_ownership import TopicOwnershipManager
+from metadata.topic_owners import TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
 from process.allowed_hosts import AllowedHosts
 from process.cluster_metrics import gauges
@@ -26,14 +28,12 @@ from process.listener import Listener
 from process.metrics import Metrics, no_lags
 from process.metrics import routes as metric_routes
 from tests.cluster.nodes import Spawned
-from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import StorageUnavailableError
-from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
+from tuff.protocol.operations import GET_TOPIC
 
 CLUSTER_ID = "c" * 32
 STARTED_MS = 1_700_000_000_000
-TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
 
 
 class Loaded:
@@ -70,7 +70,7 @@ class Tables:
 class Server:
     """One server. `answered` has the names of the topics that its own handler showed."""
 
-    joined: Joined
+    joined: JoinedCluster
     loaded: Loaded
     listener: Listener
     peers: Peers
@@ -111,7 +111,7 @@ async def _server(store: MetadataStore, server_id: str) -> AsyncIterator[Server]
     peers = Peers(spawn=spawned)
     made: list[Server] = []
 
-    def joined() -> Joined:
+    def joined() -> JoinedCluster:
         return made[0].joined
 
     listener = Listener(_service(joined, made, peers), connections_max=100)
@@ -134,7 +134,7 @@ async def _server(store: MetadataStore, server_id: str) -> AsyncIterator[Server]
 
 def _joined(
     store: MetadataStore, server_id: str, url: str, loaded: Loaded, spawned: Spawned
-) -> Joined:
+) -> JoinedCluster:
     membership = Membership(
         store,
         Tables(),
@@ -154,9 +154,9 @@ def _joined(
         in_thread=asyncio.to_thread,
         chance=lambda _count: 0,
     )
-    election = Election(store, membership.session, identity, url)
+    election = Election(store, membership.metadata_session, identity, url)
     drain = Drain(ownership, spawn=spawned)
-    return Joined(identity, membership, ownership, owners, persistence, election, drain)
+    return JoinedCluster(identity, membership, ownership, owners, persistence, election, drain)
 
 
 def _service(joined, made: list[Server], peers: Peers) -> HttpService:
@@ -184,7 +184,7 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
     of_cluster = gauges(lambda: made[0].joined if made else None, counts, reach)
     metrics.watch(of_cluster, tuple, no_lags)
     all_routes = [
-        topic_route(Route("GET", TOPIC_PATH, show), Topics(), peers),
+        topic_route(Route(GET_TOPIC, show), Topics(), peers),
         *listing_routes(joined, in_thread=asyncio.to_thread),
         *routes(joined, Topics(), peers, in_thread=asyncio.to_thread),
         *metric_routes(metrics),

@@ -10,7 +10,6 @@ from typing import TypeVar
 from cluster.membership import Membership
 from cluster.topic_ownership import TopicOwnership
 from messaging.read.poll import Poll
-from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import (
     Condition,
     Key,
@@ -19,11 +18,12 @@ from metadata.store import (
     Session,
     Versioned,
 )
-from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
+from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
 from metadata.topic_persistence import PersistenceInfo, TopicPersistenceManager
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member
 from tests.messaging.world import Clock, payloads, request
+from tests.metadata.memory_store import MemoryMetadataStore
 from tuff.protocol.errors import OwnershipMovingError
 from tuff.protocol.ids import Floor, TopicId
 
@@ -35,7 +35,7 @@ class FailingMetadata:
     """The metadata store as one server reaches it. The call after `calls_left` others fails, before
     it takes effect or after."""
 
-    def __init__(self, inner: LevelDbMetadataStore) -> None:
+    def __init__(self, inner: MemoryMetadataStore) -> None:
         self._inner = inner
         self.calls_left: int | None = None
         self.takes_effect = False
@@ -164,7 +164,7 @@ class Server:
 
     @property
     def is_alive(self) -> bool:
-        return self.membership.session.is_live
+        return self.membership.metadata_session.is_live
 
 
 class Cluster:
@@ -172,7 +172,7 @@ class Cluster:
 
     def __init__(
         self,
-        store: LevelDbMetadataStore,
+        store: MemoryMetadataStore,
         stack: AsyncExitStack,
         chance: Callable[[int], int] = lambda _: 0,
     ) -> None:
@@ -206,7 +206,7 @@ class Cluster:
 
     def expire(self, server: Server) -> None:
         """End the session of a server, which may not notice."""
-        self.store.expire(server.membership.session.id)
+        self.store.expire(server.membership.metadata_session.id)
 
     def owner(self, topic: TopicId) -> OwnerInfo:
         found = self.owners.read_owner_info(topic)

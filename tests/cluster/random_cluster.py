@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Awaitable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import MetadataError
 from tests.cluster.owners import Cluster, Server, eventually
 from tests.messaging.world import NOON_MS, Clock
+from tests.metadata.memory_store import MemoryMetadataStore
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import TopicId
 
@@ -184,7 +183,7 @@ class Run:
         server.member.opener.store.failures.wait_until_shared = "HBase does not answer"
 
     async def _settle(self, server: Server) -> None:
-        self._chance.choice([server, *self.former]).member.opener.store.settle()
+        self._chance.choice([server, *self.former]).member.opener.store.flush()
 
     async def _tick(self, server: Server) -> None:
         server.member.clock.now_ms += self._chance.randrange(50)
@@ -207,17 +206,17 @@ class Run:
     async def _stop(self, server: Server) -> None:
         """As a server that stops: it gives its topics away, and then it leaves."""
         await server.ownership.drain()
-        server.membership.session.close()
+        server.membership.metadata_session.close()
 
     async def _quietly(self, work: Awaitable[object]) -> None:
         with suppress(*REFUSALS):
             await work
 
 
-async def run_cluster(directory: Path, seed: int) -> Run:
+async def run_cluster(seed: int) -> Run:
     """One run with this seed, and its checks."""
     chance = Random(seed)
-    store = LevelDbMetadataStore(directory)
+    store = MemoryMetadataStore()
     try:
         async with AsyncExitStack() as stack:
             cluster = Cluster(store, stack, chance.randrange)

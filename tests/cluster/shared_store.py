@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
+from typing import Any
 
-from messaging.storage.engine import Rows, StoreError, TakenOverError
-from messaging.storage.rows import LAST_BATCH_KEY, METADATA_KEY, LastBatch, StoreMetadata
+from messaging.engines.engine import Chunks, Rows, StoreError, TakenOverError, in_chunks
+from messaging.model.rows import LAST_BATCH_KEY, METADATA_KEY, LastBatch, StoreMetadata
 from tuff.protocol.ids import Floor
 
 Batch = Mapping[bytes, bytes | None]
@@ -179,9 +180,10 @@ class Failures:
 
 class SharedTablesStore:
     """The tables as one opening of one server has them. Its rows are in the tables once the test
-    calls `settle`, or the server waits for that."""
+    calls `flush`, or the server waits for that."""
 
     has_views = False
+    packs_rows = False
 
     def __init__(self, opener: SharedOpener) -> None:
         self.token = object()
@@ -194,7 +196,7 @@ class SharedTablesStore:
         self._failure: StoreError | None = None
         self._waiting: dict[bytes, bytes | None] = {}
         self.cell_ms = self._tables.take_over(self._name, self.token, opener.now_ms)
-        self._number = self._settled = len(self._commits)
+        self._number = self._flushed = len(self._commits)
 
     @property
     def _commits(self) -> list[_Commit]:
@@ -207,14 +209,15 @@ class SharedTablesStore:
             return self._waiting[key]
         return self._tables.get(key, name=self._name)
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+    def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
         self._require_open()
         self.failures.raise_if("read")
         merged: Batch = {**self._tables.rows(), **self._waiting}
         keys = sorted(key for key, value in merged.items() if value is not None)
         keys = keys[bisect_left(keys, start) : bisect_left(keys, stop)]
         self.scanned += keys
-        return _rows([(key, merged[key]) for key in (reversed(keys) if reverse else keys)])
+        keys = keys[::-1] if how.get("reverse") else keys
+        return in_chunks(_rows([(key, merged[key]) for key in keys]))
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         del start, stop
@@ -224,7 +227,7 @@ class SharedTablesStore:
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         self._require_open()
         self._require_sound()
-        rows, first = dict(batch), self._settled + 1
+        rows, first = dict(batch), self._flushed + 1
         timestamp_ms = max(self._opener.now_ms(), self.cell_ms + 1, self._floor_ms + 1)
         self.failures.between()
         try:
@@ -238,7 +241,7 @@ class SharedTablesStore:
     def close(self) -> None:
         """The rows that wait are put, unless the store failed."""
         if not self._is_closed and self._failure is None:
-            self.settle()
+            self.flush()
         self._is_closed = True
 
     def require_owned(self) -> None:
@@ -252,13 +255,13 @@ class SharedTablesStore:
     def wait_until_shared(self) -> None:
         self.failures.raise_if("wait_until_shared")
         self._require_sound()
-        self.settle()
+        self.flush()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Put the rows that wait, as the background thread does; also of a store that was fenced
         meanwhile, and does not know it."""
         self._tables.put(self._waiting, self.cell_ms, name=self._name)
-        self._waiting, self._settled = {}, self._number
+        self._waiting, self._flushed = {}, self._number
 
     def _commit(self, commit: _Commit) -> None:
         if len(self._commits) != self._number:

@@ -8,15 +8,16 @@ from typing import Protocol
 
 import pytest
 
-from messaging.storage.engine import Store, StoreError, TakenOverError
-from messaging.storage.hbase.journal import CHUNK_BYTES
-from messaging.storage.rows import (
+from messaging.engines.engine import Engine, StoreError, TakenOverError
+from messaging.engines.hbase.journal import CHUNK_BYTES
+from messaging.model.rows import (
     BEFORE_ALL,
     LAST_BATCH_KEY,
     METADATA_KEY,
     LastBatch,
     StoreMetadata,
 )
+from tests.messaging.world import rows_of
 from tuff.protocol.ids import Floor, Offset
 
 CLUSTER_ID, OTHER_ID = "0" * 32, "1" * 32
@@ -27,8 +28,8 @@ BOUNDS = b"\x00", b"\xff" * 4
 Write = list[tuple[bytes, bytes | None]]
 
 
-class MemberStore(Store, Protocol):
-    """A store of a server of a cluster (`Store`, `SharedStore` and `CanBeTakenOver`)."""
+class MemberStore(Engine, Protocol):
+    """A store of a server of a cluster (`Engine`, `SharedStore` and `CanBeTakenOver`)."""
 
     cell_ms: int
 
@@ -38,7 +39,7 @@ class MemberStore(Store, Protocol):
 
 
 class SharedStores(Protocol):
-    """Tables for one test. Rows of a store stay out of the tables until `settle`, or until the
+    """Tables for one test. Rows of a store stay out of the tables until `flush`, or until the
     server waits for them."""
 
     def opener(
@@ -46,13 +47,13 @@ class SharedStores(Protocol):
     ) -> Callable[[], MemberStore]:
         """Opens the store of one server, whose clock stands still."""
 
-    def single(self) -> Callable[[], Store]:
+    def single(self) -> Callable[[], Engine]:
         """Opens the store for a single server."""
 
     def fence(self, server_id: str, incarnation: int = 1, *, now_ms: int = NOON_MS) -> Floor: ...
     def adopt(self, cluster_id: str) -> None: ...
 
-    def settle(self, store: MemberStore) -> None:
+    def flush(self, store: MemberStore) -> None:
         """Run the background work of a store."""
 
 
@@ -67,18 +68,18 @@ def adopted(tables: SharedStores) -> SharedStores:
     return tables
 
 
-def test_a_server_reads_its_unsettled_rows_and_the_others_do_not(adopted: SharedStores) -> None:
+def test_a_server_reads_its_unflushed_rows_and_the_others_do_not(adopted: SharedStores) -> None:
     with closing(adopted.opener("a")()) as first, closing(adopted.opener("b")()) as second:
         first.write([(ROW, b"1"), (HOLD, b"2")])
 
         assert first.get(ROW) == b"1"
-        assert list(first.scan(*BOUNDS)) == [(HOLD, b"2"), (ROW, b"1")]
+        assert rows_of(first.scan(*BOUNDS)) == [(HOLD, b"2"), (ROW, b"1")]
         assert second.get(ROW) is None
-        assert list(second.scan(*BOUNDS)) == []
+        assert rows_of(second.scan(*BOUNDS)) == []
 
-        adopted.settle(first)
+        adopted.flush(first)
         assert second.get(ROW) == b"1"
-        assert list(second.scan(*BOUNDS)) == [(HOLD, b"2"), (ROW, b"1")]
+        assert rows_of(second.scan(*BOUNDS)) == [(HOLD, b"2"), (ROW, b"1")]
 
 
 def test_all_rows_can_be_read_by_others_after_a_wait(adopted: SharedStores) -> None:
@@ -150,7 +151,7 @@ def test_a_fence_does_not_concern_the_next_start_and_other_servers(adopted: Shar
 def test_all_rows_of_a_fenced_server_can_be_read(adopted: SharedStores, value: bytes) -> None:
     with closing(adopted.opener("a")()) as fenced, closing(adopted.opener("b")()) as other:
         fenced.write([(ROW, b"settled"), (HOLD, b"old"), (ROW + b"2", b"deleted")])
-        adopted.settle(fenced)
+        adopted.flush(fenced)
         fenced.write([(ROW + b"1", value)])
         fenced.write([(HOLD, b"new"), (ROW + b"2", None)])
         assert other.get(HOLD) == b"old"
@@ -158,7 +159,7 @@ def test_all_rows_of_a_fenced_server_can_be_read(adopted: SharedStores, value: b
         adopted.fence("a")
 
         expected = [(HOLD, b"new"), (ROW, b"settled"), (ROW + b"1", value)]
-        assert list(other.scan(*BOUNDS)) == expected
+        assert rows_of(other.scan(*BOUNDS)) == expected
 
 
 def test_the_floor_is_above_everything_that_was_written(adopted: SharedStores) -> None:
@@ -188,7 +189,7 @@ def test_a_put_with_a_slower_clock_wins_above_the_floor(adopted: SharedStores) -
         other.write([(HOLD, b"of b"), (ROW, None)])
 
         other.wait_until_shared()
-        adopted.settle(fenced)  # its background work was paused all the time
+        adopted.flush(fenced)  # its background work was paused all the time
 
         assert other.cell_ms > floor.cell_ms
         with closing(adopted.opener("c")()) as third:

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from cluster.peers import Peers
+from kernel.batch_routes import AwaitedCall
+from kernel.exchange import Caller, Request
 from process.access_guard import AccessGuard
 from tests.cluster.nodes import Spawned
 from tests.cluster.raw_server import answer, raw_server
+from tests.made_operations import made
 from tests.secret_values import CLUSTER_SECRET as SECRET
 from tests.secret_values import hash_of_token, token_of
 from tuff.protocol.errors import ForbiddenError, TuffError, UnauthenticatedError
-from tuff.protocol.exchange import EMPTY_REPLY, Caller, Reply, Request, Route
 
 TOPIC = "/v1/namespaces/{ns}/topics/{t}"
 FILE = f"""
@@ -24,34 +26,28 @@ allow = ["read"]
 """
 
 
-async def answer_to(tmp_path: Path, method: str, path: str, authorization: str) -> Request:
-    """What the handler of a route gets."""
+def admitted(tmp_path: Path, method: str, path: str, authorization: str) -> Request:
+    """What the handler of a forwarded request gets."""
     file = tmp_path / "access.toml"
     file.write_text(FILE)
-    got: list[Request] = []
-
-    async def note(request: Request) -> Reply:
-        got.append(request)
-        return EMPTY_REPLY
-
     guard = AccessGuard(file, now_s=lambda: 0.0, cluster_secret=SECRET)
     request = Request(
         {"ns": "a", "t": "b"}, (), None, None, b"", is_forwarded=True, authorization=authorization
     )
-    for _ in range(3):  # what is forwarded was charged by the first server
-        await guard.guarded(Route(method, path, note)).handler(request)
-    return got[-1]
+    for _ in range(2):  # what is forwarded was charged by the first server
+        guard.admitted(AwaitedCall(), made(method, path), request)
+    return guard.admitted(AwaitedCall(), made(method, path), request)
 
 
 async def test_a_forwarded_request_has_the_rights_of_its_principal(tmp_path: Path) -> None:
     proof = f"Tuff-Server {SECRET} reader"
 
-    got = await answer_to(tmp_path, "GET", f"{TOPIC}/messages", proof)
+    got = admitted(tmp_path, "GET", f"{TOPIC}/messages", proof)
 
     assert got.caller == Caller("reader")
     assert got.is_forwarded
     with pytest.raises(ForbiddenError):
-        await answer_to(tmp_path, "DELETE", TOPIC, proof)
+        admitted(tmp_path, "DELETE", TOPIC, proof)
 
 
 @pytest.mark.parametrize(
@@ -68,27 +64,22 @@ async def test_a_forwarded_request_has_the_rights_of_its_principal(tmp_path: Pat
 async def test_only_servers_make_the_calls_of_servers(
     tmp_path: Path, authorization: str, error: type[TuffError]
 ) -> None:
-    await answer_to(tmp_path, "POST", "/v1/cluster/final", f"Tuff-Server {SECRET}")
+    admitted(tmp_path, "POST", "/v1/cluster/final", f"Tuff-Server {SECRET}")
 
     with pytest.raises(error):
-        await answer_to(tmp_path, "POST", "/v1/cluster/final", authorization)
+        admitted(tmp_path, "POST", "/v1/cluster/final", authorization)
 
 
 async def test_a_client_can_t_mark_its_request_as_forwarded(tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     file.write_text(FILE)
-    marks: list[bool] = []
-
-    async def note(request: Request) -> Reply:
-        marks.append(request.is_forwarded)
-        return EMPTY_REPLY
-
     guard = AccessGuard(file, now_s=lambda: 0.0, cluster_secret=SECRET)
     request = Request({"ns": "a", "t": "b"}, (), None, None, b"", is_forwarded=True)
-    route = guard.guarded(Route("GET", f"{TOPIC}/messages", note))
-    await route.handler(request._replace(authorization=f"Bearer {token_of('reader')}"))
+    request = request._replace(authorization=f"Bearer {token_of('reader')}")
 
-    assert marks == [False]
+    got = guard.admitted(AwaitedCall(), made("GET", f"{TOPIC}/messages"), request)
+
+    assert not got.is_forwarded
 
 
 async def test_the_owner_gets_the_secret_and_the_principal_and_no_token() -> None:

@@ -3,12 +3,11 @@ have left such a topic (decision 0042)."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 
 import pytest
 
-from metadata.leveldb import LevelDbMetadataStore
 from tests.cluster.owners import Cluster, Server
+from tests.metadata.memory_store import MemoryMetadataStore
 from tuff.protocol.errors import OwnershipMovingError
 from tuff.protocol.ids import TopicId
 
@@ -16,8 +15,8 @@ AUDIT = TopicId("default", "audit")
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    store = LevelDbMetadataStore(tmp_path / "metadata")
+async def cluster() -> AsyncIterator[Cluster]:
+    store = MemoryMetadataStore()
     try:
         async with AsyncExitStack() as stack:
             yield Cluster(store, stack)

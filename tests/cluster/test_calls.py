@@ -9,6 +9,7 @@ import pytest
 from cluster.calls import Calls, SharedCall
 from cluster.peers import Peers, PeerUnansweredError
 from cluster.routing import Owner
+from kernel.event_loop import Arrivals
 from metadata.json_values import Fields
 from process.allowed_hosts import AllowedHosts
 from process.dispatch import Admission, Dispatcher
@@ -17,7 +18,6 @@ from process.listener import Listener
 from process.metrics import Metrics
 from tests.cluster.nodes import REQUEST_BYTES_MAX, Spawned
 from tests.cluster.transaction_servers import turns
-from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import (
     BadRequestError,
     TransactionCommittedError,

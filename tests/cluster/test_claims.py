@@ -6,7 +6,6 @@ Two servers share a real metadata store. The message stores are in memory, and s
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
@@ -15,14 +14,14 @@ import pytest
 from cluster.membership import Membership
 from cluster.routing import Owner
 from cluster.topic_ownership import TopicOwnership
-from metadata.leveldb import LevelDbMetadataStore
+from kernel.event_loop import FutureTask
 from metadata.store import Key, MetadataStore, Versioned
-from metadata.topic_ownership import TopicOwnershipManager
+from metadata.topic_owners import TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
-from tuff.disk.event_loop import FutureTask
-from tuff.disk.locks import StoreError
+from tests.metadata.memory_store import MemoryMetadataStore
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import Floor, Offset, TopicId
+from tuff_storage.disk.locks import StoreError
 
 T = TypeVar("T")
 
@@ -132,7 +131,7 @@ class Node:
         assert owner is None, owner
 
     def end(self) -> None:
-        self.membership.session.close()
+        self.membership.metadata_session.close()
         self._threads.shutdown()
 
 
@@ -152,8 +151,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    store = LevelDbMetadataStore(tmp_path / "metadata")
+def world() -> Iterator[World]:
+    store = MemoryMetadataStore()
     world = World(store)
     yield world
     world.heir.end()

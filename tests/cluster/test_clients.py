@@ -63,7 +63,7 @@ async def test_an_owner_that_is_not_among_the_addresses_is_reached_by_forwarding
     async with tuff.AsyncClient(f"{front.url},{NOWHERE}", retries=0) as client:
         await client.publish(AUDIT, "one")
         front.owners.of_topics[AUDIT] = LOST
-        with pytest.raises(tuff.OwnershipMovingError, match="nothing was changed"):
+        with pytest.raises(tuff.errors.OwnershipMovingError, match="nothing was changed"):
             await client.publish(AUDIT, "two")
 
 

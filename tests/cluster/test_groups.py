@@ -2,20 +2,24 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from cluster.other_owners import OtherOwners
+from cluster.partitions_elsewhere import OtherOwners
+from messaging.groups.consumer_state import GroupState
 from messaging.groups.coordinator import GroupCoordinator
-from messaging.groups.decisions import Heartbeat
-from messaging.groups.state import GroupState, MemberRecord
+from messaging.groups.member_requests import Heartbeat
+from messaging.groups.records import MemberRecord
+from messaging.read.counts import MessageCount
 from tests.cluster.nodes import AUDIT, Node, call, nodes
 from tests.messaging.members import Member, new_tables
 from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError, TuffError
+from tuff.protocol.group_preferences import GroupPreferences, GroupStart
 from tuff.protocol.ids import NO_FLOOR, MessageId, TopicId
-from tuff.protocol.requests import PublishRequest
+from tuff.protocol.requests import Isolation, PublishRequest
 
 GROUP_LOG = TopicId("default", "billing:group")
 ORDERS, MISSING = TopicId("default", "orders"), TopicId("default", "missing")
@@ -67,6 +71,22 @@ async def test_the_cluster_learns_of_a_group_that_was_made_and_deleted(
     assert owner.owners.changed == [GROUP_LOG, GROUP_LOG]
 
 
+async def test_preferences_are_those_of_the_owner_of_the_log(
+    pair: tuple[Node, Node], session: aiohttp.ClientSession
+) -> None:
+    front, owner = pair
+    url, form = f"{front.url}{PATH}", {"Content_Type": "application/json"}
+
+    put = await call(session, "PUT", f"{url}/preferences", body=b'{"tags":"urgent"}', **form)
+    joined = await call(session, "POST", f"{url}/heartbeat", body=JOIN, **form)
+
+    assert put.headers["tuff-owner"] == owner.url
+    assert json.loads(joined.body)["preferences"]["tags"] == "urgent"
+    found = await owner.components.messaging.groups.preferences(GROUP_LOG)
+    assert found == GroupPreferences(tags="urgent")
+    assert front.answered == []
+
+
 async def test_a_former_owner_forgets_the_group(
     pair: tuple[Node, Node], session: aiohttp.ClientSession
 ) -> None:
@@ -101,9 +121,14 @@ async def test_the_coordinator_asks_the_owner_of_a_topic(
     asked = OtherOwners(front.owners, front.peers)
 
     assert await asked.partitions(ORDERS) == [0, 1, 2]
-    earliest, end = await asked.ends(ORDERS.partition(1))
+    earliest, end = await asked.ends(ORDERS.partition(1), Isolation.COMMITTED)
     assert (earliest, end) == (published.first, published.last)
-    assert await asked.ends(ORDERS.partition(0)) == (None, None)
+    assert await asked.ends(ORDERS.partition(0), Isolation.ALL) == (None, None)
+    oldest_ms = published.first.publish_timestamp_ms
+    assert await asked.count(ORDERS.partition(1), None) == MessageCount(
+        2, is_lower_bound=False, oldest_ms=oldest_ms
+    )
+    assert await asked.count(ORDERS.partition(1), published.last) == MessageCount()
     with pytest.raises(TopicNotFoundError):
         await asked.partitions(MISSING)
     with pytest.raises(OwnershipMovingError, match="has just come to this server"):
@@ -123,8 +148,13 @@ class Remote:
             raise self.numbers
         return self.numbers
 
-    async def ends(self, _partition: TopicId) -> tuple[MessageId | None, MessageId | None]:
+    async def ends(
+        self, _partition: TopicId, _isolation: Isolation
+    ) -> tuple[MessageId | None, MessageId | None]:
         return MessageId(1_000, 0), MessageId(5_000, 0)
+
+    async def count(self, _partition: TopicId, after: MessageId | None) -> MessageCount:
+        return MessageCount(4 if after is None else 3, is_lower_bound=False, oldest_ms=1_000)
 
 
 async def test_a_group_shares_the_partitions_of_a_topic_of_another_server() -> None:
@@ -141,9 +171,8 @@ async def test_a_group_shares_the_partitions_of_a_topic_of_another_server() -> N
         remote.numbers = [0, 1, 2]
         joined = await groups.join(GROUP_LOG, join)
         assert sorted(joined.assigned) == ["orders:0", "orders:1", "orders:2"]
-        assert [each.behind_ms for each in await groups.lags(GROUP_LOG, await state(groups))] == [
-            4_000
-        ] * 3
+        lags = await groups.lags(GROUP_LOG, await state(groups))
+        assert [each.lag and each.lag.behind_ms for each in lags] == [4_000] * 3
 
         # What the group knows is kept while nobody can tell, and a change is noticed.
         asked_count = remote.asked_count
@@ -160,6 +189,42 @@ async def test_a_group_shares_the_partitions_of_a_topic_of_another_server() -> N
             count = 3 if isinstance(numbers, TuffError) else 4
             assert len(joined.assigned) == count
         assert remote.asked_count == asked_count + 2
+
+
+@pytest.mark.parametrize("passed_ms", [2_000, -3_600_000])
+async def test_partitions_of_another_server_are_asked_for_again_though_the_clock_was_set_back(
+    passed_ms: int,
+) -> None:
+    remote = Remote()
+    async with Member(new_tables(), "a").serving() as a:
+        await a.handover.take([GROUP_LOG], NO_FLOOR)
+        groups = a.service.groups
+        groups.other_owners = remote
+        join = MemberRecord(member_id="m1", topics=("orders",), assignor="sticky")
+        await groups.join(GROUP_LOG, join)
+        remote.numbers = [0, 1, 2, 3]
+        a.clock.now_ms += passed_ms
+
+        joined = await groups.join(GROUP_LOG, replace(join, member_id="m2"))
+
+        state_now = await state(groups)
+        assert state_now.partitions["orders"] == ("orders:0", "orders:1", "orders:2", "orders:3")
+        assert joined.member_id == "m2"
+
+
+async def test_a_group_begins_behind_the_messages_of_another_server() -> None:
+    async with Member(new_tables(), "a").serving() as a:
+        await a.handover.take([GROUP_LOG], NO_FLOOR)
+        groups = a.service.groups
+        groups.other_owners = Remote()
+        join = MemberRecord(member_id="m1", topics=("orders",), assignor="sticky")
+
+        await groups.join(GROUP_LOG, join, GroupStart.LATEST)
+
+        found = await state(groups)
+        assert {each.after for each in found.offsets.values()} == {MessageId(5_000, 0)}
+        lags = await groups.lags(GROUP_LOG, found)
+        assert [each.lag and each.lag.unread.count for each in lags] == [3, 3, 3]
 
 
 async def state(groups: GroupCoordinator) -> GroupState:

@@ -1,24 +1,23 @@
 """What a cluster remembers of its leaders of transactions."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from cluster.leader import FILES_KEY, FORMAT, FilesRecord
+from cluster.leader_election import FILES_KEY, FORMAT, FilesRecord
 from metadata.json_values import encoded
-from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import BadVersionError, Expected
+from tests.metadata.memory_store import MemoryMetadataStore
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[LevelDbMetadataStore]:
-    opened = LevelDbMetadataStore(tmp_path)
+def store() -> Iterator[MemoryMetadataStore]:
+    opened = MemoryMetadataStore()
     yield opened
     opened.close()
 
 
-def test_the_next_leader_knows_how_many_pointers_were_reserved(store: LevelDbMetadataStore) -> None:
+def test_the_next_leader_knows_how_many_pointers_were_reserved(store: MemoryMetadataStore) -> None:
     """A server whose directory was not mounted led with an empty state, and one with an older copy
     of the directory without the commits since then."""
     first = FilesRecord(store)
@@ -30,7 +29,7 @@ def test_the_next_leader_knows_how_many_pointers_were_reserved(store: LevelDbMet
     assert (before, FilesRecord(store).take(), FilesRecord(store).take()) == (0, 12, 12)
 
 
-def test_an_earlier_leader_cannot_write_the_record_any_more(store: LevelDbMetadataStore) -> None:
+def test_an_earlier_leader_cannot_write_the_record_any_more(store: MemoryMetadataStore) -> None:
     """What it reserves then may be in no file that the next leader has read, which would be refused
     as an older copy."""
     first, second = FilesRecord(store), FilesRecord(store)
@@ -46,7 +45,7 @@ def test_an_earlier_leader_cannot_write_the_record_any_more(store: LevelDbMetada
 
 
 def test_a_leader_that_made_no_files_cannot_write_the_record_later(
-    store: LevelDbMetadataStore,
+    store: MemoryMetadataStore,
 ) -> None:
     first, second = FilesRecord(store), FilesRecord(store)
     first.take()
@@ -56,13 +55,13 @@ def test_a_leader_that_made_no_files_cannot_write_the_record_later(
         first.note(9)
 
 
-def test_a_record_without_a_pointer_says_that_there_were_files(store: LevelDbMetadataStore) -> None:
+def test_a_record_without_a_pointer_says_that_there_were_files(store: MemoryMetadataStore) -> None:
     store.put(FILES_KEY, encoded({}, format_number=FORMAT), Expected.NEW)
 
     assert FilesRecord(store).take() == 1
 
 
-def test_without_the_record_an_older_copy_is_taken(store: LevelDbMetadataStore) -> None:
+def test_without_the_record_an_older_copy_is_taken(store: MemoryMetadataStore) -> None:
     """How an operator goes on with an older copy in spite of the loss (docs/cluster.md)."""
     first = FilesRecord(store)
     first.take()

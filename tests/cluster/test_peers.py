@@ -11,6 +11,7 @@ import pytest
 
 from cluster import peers as peers_module
 from cluster.peers import PeerRefusedError, Peers, PeerUnansweredError
+from kernel.exchange import Reply, Request
 from tests.cluster.nodes import Spawned
 from tests.cluster.raw_server import (
     OK,
@@ -24,7 +25,6 @@ from tests.cluster.raw_server import (
 )
 from tests.process.served import until
 from tuff.protocol.errors import TopicNotFoundError, TuffError
-from tuff.protocol.exchange import Reply, Request
 
 EMPTY = Request({}, (), None, None, b"")
 WITHIN_S = 10.0

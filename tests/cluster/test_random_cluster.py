@@ -11,7 +11,7 @@ from tests.cluster.random_cluster import PUBLISHES, run_cluster
 async def test_every_acknowledged_message_is_there_once_and_in_order(
     tmp_path: Path, seed: int
 ) -> None:
-    run = await run_cluster(tmp_path / "metadata", seed)
+    run = await run_cluster(seed)
 
     # Most of them are acknowledged, and servers did end meanwhile.
     assert len(run.history.acknowledged) > PUBLISHES

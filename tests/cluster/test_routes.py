@@ -4,27 +4,26 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import aiohttp
 import pytest
 
 from cluster import routes
-from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import MetadataStore
-from process.endpoints import ENDPOINTS, Endpoint
 from tests.cluster.nodes import Answered, call
 from tests.cluster.operated import CLUSTER_ID, STARTED_MS, Server, operated
+from tests.metadata.memory_store import MemoryMetadataStore
 from tests.process.served import until
 from tuff.protocol.ids import TopicId
+from tuff.protocol.operations import OPERATIONS, Operation
 
 JSON = "application/json"
-OF_CLUSTER = [each for each in ENDPOINTS if each.tag == "cluster"]
+OF_CLUSTER = [each for each in OPERATIONS if each.tag == "cluster"]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetadataStore]:
-    store = LevelDbMetadataStore(tmp_path / "metadata")
+def store() -> Iterator[MetadataStore]:
+    store = MemoryMetadataStore()
     yield store
     store.close()
 
@@ -109,7 +108,7 @@ async def test_an_owner_that_ended_is_not_alive_and_neither_is_its_former_incarn
 ) -> None:
     await servers[1].claim("a")
     membership = servers[1].joined.membership
-    membership.session.close()
+    membership.metadata_session.close()
 
     ended = await get(session, servers[0], "/v1/cluster/topics")
     membership.join(new_cluster_id=CLUSTER_ID, session_s=60.0, lost=lambda: None)
@@ -376,7 +375,7 @@ async def test_a_body_that_names_no_server_is_refused(
 
 @pytest.mark.parametrize("endpoint", OF_CLUSTER, ids=lambda each: each.name)
 async def test_a_call_names_a_parameter_that_it_does_not_know(
-    servers: list[Server], session: aiohttp.ClientSession, endpoint: Endpoint
+    servers: list[Server], session: aiohttp.ClientSession, endpoint: Operation
 ) -> None:
     await servers[0].claim("a")
     url = servers[0].url + endpoint.path.format(ns="shop", t="a")

@@ -12,31 +12,32 @@ from hypothesis import strategies as st
 from cluster.peers import Peers
 from cluster.routing import Owner, proven_route, target_of, topic_route
 from console.files import files
-from messaging.topics import TOPIC_PATH
-from process.dispatch import RouteTree
-from process.endpoints import ENDPOINTS, Endpoint
-from process.request_parser import read_target
+from kernel.exchange import Reply, Request, Route
+from process.dispatch import callee_of
+from process.route_tree import RouteTree
 from tests.cluster.nodes import (
     AUDIT,
     AUDIT_PATH,
     REQUEST_BYTES_MAX,
+    Answered,
     Node,
     Owners,
     call,
     nodes,
 )
 from tests.cluster.raw_server import Behaviour, answer_half, closed_url, hang_up, raw_server, wait
+from tests.made_operations import made
 from tests.process.served import until
 from tuff.protocol.errors import (
     OwnershipMovingError,
-    StorageUnavailableError,
+    StorageOutcomeUnknownError,
     TopicNotFoundError,
     TransactionsUnavailableError,
     TransactionUnknownError,
     TuffError,
 )
-from tuff.protocol.exchange import Reply, Request, Route
 from tuff.protocol.ids import TopicId
+from tuff.protocol.operations import OPERATIONS, TOPIC_PATH, Operation
 
 JSON = "application/json"
 AVRO = "avro/binary"
@@ -50,20 +51,20 @@ def problem(body: bytes) -> dict[str, object]:
 
 
 # Those of a cluster are tested in test_routes.py.
-SHARED = [each for each in ENDPOINTS if each.tag != "cluster"]
+SHARED = [each for each in OPERATIONS if each.tag != "cluster"]
 FORWARDED = [each for each in SHARED if "{t}" in each.path or "{g}" in each.path or each.tag in
              ("transactions", "sinks")]  # fmt: skip
-# A session and a backup begin with a request of their own kind.
+# A session and a backup begin with a request of their own kind; a wait names topics in its body.
 LOCAL = [
     each
     for each in SHARED
-    if each not in FORWARDED and each.name not in ("takeBackup", "beginSession")
+    if each not in FORWARDED and each.name not in ("takeBackup", "beginSession", "waitForTopics")
 ]
 
 
 @pytest.mark.parametrize("endpoint", FORWARDED, ids=lambda each: each.name)
 async def test_each_endpoint_of_a_topic_or_of_transactions_is_answered_by_its_owner(
-    pair: tuple[Node, Node], session: aiohttp.ClientSession, endpoint: Endpoint
+    pair: tuple[Node, Node], session: aiohttp.ClientSession, endpoint: Operation
 ) -> None:
     front, owner = pair
     names = {"g": "g", "name": "x", "sink": "x", "epoch": "1", "id": "00" * 18, "file": "x"}
@@ -83,7 +84,7 @@ async def test_each_endpoint_of_a_topic_or_of_transactions_is_answered_by_its_ow
 
 @pytest.mark.parametrize("endpoint", LOCAL, ids=lambda each: each.name)
 async def test_each_other_endpoint_is_answered_where_it_arrives(
-    pair: tuple[Node, Node], session: aiohttp.ClientSession, endpoint: Endpoint
+    pair: tuple[Node, Node], session: aiohttp.ClientSession, endpoint: Operation
 ) -> None:
     front, owner = pair
     path = endpoint.path.format(ns="default", version=files().version, file="app.js")
@@ -280,8 +281,8 @@ async def answer_nothing(_request: Request) -> Reply:
 
 
 ROUTES = [
-    Route("GET", "/v1/namespaces/{ns}/topics/{t}", answer_nothing),
-    Route("GET", "/v1/namespaces/{ns}/topics/{t}/holds/{name}", answer_nothing),
+    Route(made("GET", "/v1/namespaces/{ns}/topics/{t}"), answer_nothing),
+    Route(made("GET", "/v1/namespaces/{ns}/topics/{t}/holds/{name}"), answer_nothing),
 ]
 
 
@@ -293,16 +294,15 @@ ROUTES = [
 def test_the_owner_reads_the_same_parameters_and_query(
     values: tuple[str, str, str], query: list[tuple[str, str]], route: Route
 ) -> None:
-    names = [each[1:-1] for each in route.path.split("/") if each.startswith("{")]
+    names = [each[1:-1] for each in route.operation.path.split("/") if each.startswith("{")]
     parameters = dict(zip(names, values, strict=False))
 
-    target = target_of(route.path, Request(parameters, tuple(query), None, None, b""))
-    read = read_target(target.encode("ascii"))
-    found = RouteTree(ROUTES).find(read.segments)
+    target = target_of(route.operation.path, Request(parameters, tuple(query), None, None, b""))
+    method = route.operation.method.encode("ascii")
+    found = RouteTree(map(callee_of, ROUTES)).find(method, target.encode("ascii"))
 
-    assert found is not None
-    assert (found.path, found.parameters) == (route.path, parameters)
-    assert read.query == tuple(query)
+    assert (found.callee.operation, found.parameters) == (str(route.operation), parameters)
+    assert found.query == tuple(query)
 
 
 @pytest.mark.parametrize("name", ["a%20b", "%2E%2E", "x" * 129, "%FF"])
@@ -375,7 +375,7 @@ async def test_a_client_that_says_forwarded_gains_a_refusal(
 
 async def test_the_ownership_learns_whether_a_request_was_forwarded() -> None:
     """A server claims a topic without an owner only if no other one shall."""
-    put = Route("PUT", "/v1/namespaces/{ns}/topics/{t}", answer_nothing)
+    put = Route(made("PUT", "/v1/namespaces/{ns}/topics/{t}"), answer_nothing)
     owners = Owners()
     route = topic_route(put, owners, Peers(spawn=lambda _work: None))
     request = Request({"ns": "default", "t": "audit"}, (), None, None, b"")
@@ -428,8 +428,8 @@ async def test_an_owner_that_is_gone_before_the_request_executed_nothing(
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        (WRITE, "storage_unavailable"),
-        (DELETE, "storage_unavailable"),
+        (WRITE, "storage_outcome_unknown"),
+        (DELETE, "storage_outcome_unknown"),
         (READ, "ownership_moving"),
         (POLL, "ownership_moving"),
         (LONG_POLL, "ownership_moving"),
@@ -528,7 +528,7 @@ class Suspending:
         self._fails = fails
         self.executed_count = 0
         self._route = proven_route(
-            Route(method, path, self._execute), lambda: self._proven.pop(0), _leads
+            Route(made(method, path), self._execute), lambda: self._proven.pop(0), _leads
         )
 
     async def ask(self) -> Reply | type[TuffError]:
@@ -558,7 +558,7 @@ async def test_a_suspended_server_executes_nothing(operation: tuple[str, str]) -
     ("operation", "error"),
     [
         (READ, OwnershipMovingError),
-        (WRITE, StorageUnavailableError),
+        (WRITE, StorageOutcomeUnknownError),
         (COMMIT, TransactionsUnavailableError),
     ],
 )
@@ -587,7 +587,7 @@ async def test_only_the_leader_says_that_a_transaction_is_unknown(leads: bool) -
         if not leads:
             raise TransactionsUnavailableError("another server leads")
 
-    route = proven_route(Route(*COMMIT, execute), lambda: True, require_leading)
+    route = proven_route(Route(made(*COMMIT), execute), lambda: True, require_leading)
 
     with pytest.raises(TransactionUnknownError if leads else TransactionsUnavailableError):
         await route.handler(Request({}, (), None, None, b""))
@@ -595,3 +595,29 @@ async def test_only_the_leader_says_that_a_transaction_is_unknown(leads: bool) -
 
 async def _leads() -> None:
     pass
+
+
+async def test_a_wait_for_topics_of_two_servers_ends_with_a_message_of_either(
+    pair: tuple[Node, Node], session: aiohttp.ClientSession
+) -> None:
+    front, owner = pair
+    mine = TopicId("default", "mine")
+    await front.components.messaging.topics.create(mine, {})
+    first = "00" * 20
+    topics = {name: {"after": {"0": first}} for name in ("mine", "audit")}
+    body = json.dumps({"topics": topics}).encode()
+
+    async def asked(wait_s: int) -> Answered:
+        url = f"{front.url}/v1/namespaces/default/wait?wait={wait_s}"
+        return await call(session, "POST", url, body=body, Content_Type=JSON)
+
+    assert json.loads((await asked(0)).body) == {"partitions": []}
+    for node, topic in ((owner, AUDIT), (front, mine)):
+        waiting = asyncio.ensure_future(asked(30))
+        await until(lambda: node.components.messaging.polls.waiting_count > 0)  # noqa: B023 - at once
+        url = f"{node.url}/v1/namespaces/default/topics/{topic.name}/publish"
+        await call(session, "POST", url, body=b'{"messages":["a"]}', Content_Type=JSON)
+
+        assert f"{topic.name}:0" in json.loads((await waiting).body)["partitions"]
+        topics.pop(topic.name)
+        body = json.dumps({"topics": topics}).encode()

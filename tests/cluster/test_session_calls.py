@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.session_calls import http_request
+from kernel.exchange import Request
 from tests.cluster.nodes import Node
 from tests.http.session_client import (
     ABORT,
@@ -24,7 +25,6 @@ from tests.http.session_client import (
     SessionClient,
 )
 from tuff.protocol.errors import BadRequestError
-from tuff.protocol.exchange import Request
 
 TOPIC = ("default", "audit")
 BINARY = b"\xff\x00"

@@ -35,7 +35,7 @@ async def test_requests_to_another_server_reach_the_owner_of_the_topic(
     waiting = asyncio.ensure_future(
         call(session, "POST", f"{url}/lease?wait=20", body=b"{}", **form)
     )
-    await until(lambda: messaging.share_groups.waiting_count == 1)
+    await until(lambda: messaging.polls.waiting_count == 1)
     await messaging.publisher.publish(AUDIT, PublishRequest(None, [b"a"]))
     leased = await waiting
 
@@ -58,11 +58,11 @@ async def test_a_request_that_its_client_gave_up_takes_no_message(
     waiting = asyncio.ensure_future(
         call(session, "POST", f"{url}/lease?wait=20", body=b"{}", **form)
     )
-    await until(lambda: messaging.share_groups.waiting_count == 1)
+    await until(lambda: messaging.polls.waiting_count == 1)
 
     waiting.cancel()
 
-    await until(lambda: messaging.share_groups.waiting_count == 0)
+    await until(lambda: messaging.polls.waiting_count == 0)
     await messaging.publisher.publish(AUDIT, PublishRequest(None, [b"a"]))
     leased = await call(session, "POST", f"{url}/lease", body=b"{}", **form)
     assert len(json.loads(leased.body)["messages"]) == 1

@@ -28,8 +28,8 @@ class ModelTables:
     def fence(self, server_id: str, incarnation: int = 1, *, now_ms: int = NOON_MS) -> Floor:
         return self._tables.fence(server_id, incarnation, now_ms=lambda: now_ms)
 
-    def settle(self, store: SharedTablesStore) -> None:
-        store.settle()
+    def flush(self, store: SharedTablesStore) -> None:
+        store.flush()
 
 
 @pytest.fixture

@@ -49,8 +49,8 @@ def test_addresses_of_zookeeper_that_are_none_end_the_start_with_one_sentence(
         assert server.process.wait(WITHIN_S) == 1
 
         assert server.stderr().splitlines()[-1] == (
-            "tuff: cluster.metadata can't be used: '127.0.0.1:port' are no addresses of ZooKeeper: "
-            "they have the form HOST:PORT,HOST:PORT/PATH"
+            "tuff: cluster.metadata can't be used: '127.0.0.1:port' are not addresses of "
+            "ZooKeeper: they have the form HOST:PORT,HOST:PORT/PATH"
         )
 
 

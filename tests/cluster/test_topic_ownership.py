@@ -5,13 +5,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from metadata.leveldb import LevelDbMetadataStore
 from tests.cluster.owners import Cluster, Server, eventually
 from tests.messaging.world import NOON_MS, Clock, request
+from tests.metadata.memory_store import MemoryMetadataStore
 from tuff.protocol.errors import (
     OwnershipMovingError,
     StorageUnavailableError,
@@ -25,8 +24,8 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    store = LevelDbMetadataStore(tmp_path / "metadata")
+async def cluster() -> AsyncIterator[Cluster]:
+    store = MemoryMetadataStore()
     try:
         async with AsyncExitStack() as stack:
             made = Cluster(store, stack)
@@ -258,7 +257,7 @@ async def test_the_topics_of_a_server_that_left_alone_are_adopted_after_the_next
     await published(a, AUDIT, b"1")
     await a.ownership.leave()
     assert cluster.owner(AUDIT).server_id is None
-    a.membership.session.close()
+    a.membership.metadata_session.close()
 
     (again,) = await cluster.start("a")
     await again.ownership.adopt()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cluster.routing import Owner
-from cluster.rows_of_owners import CLOSE_S_MAX
+from cluster.rows_at_owners import CLOSE_S_MAX
+from kernel.exchange import Caller
 from messaging.read.poll import Poll
 from tests.cluster.transaction_servers import NOON_MS, WITHIN_S, Cluster, Sent, turns
 from tuff.protocol.errors import (
@@ -21,7 +22,6 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import NO_FLOOR, MessageId, Offset, TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishEntry, RollbackDetail
 from tx.edits import InvalidReason
@@ -144,7 +144,7 @@ async def test_a_commit_publishes_at_three_owners(cluster: Cluster) -> None:
     assert [each.pointer for each in outcome.published] == [tx.transaction_id] * 4
     assert await all_committed(cluster) == [[b"final", b"final"], [b"final"], [b"final"]]
     await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
-    assert not any(each.messaging.state.index.settling for each in cluster.servers.values())
+    assert not any(each.messaging.state.index.ending for each in cluster.servers.values())
 
 
 async def test_a_commit_publishes_to_one_partition_of_another_owner(cluster: Cluster) -> None:
@@ -268,7 +268,7 @@ async def test_lost_ends_and_lost_reports_heal(cluster: Cluster) -> None:
 
     assert was_carried
     assert list(s2.messaging.state.index.pointers()) == []
-    assert list(s3.messaging.state.index.settling) == []
+    assert list(s3.messaging.state.index.ending) == []
 
 
 async def test_a_silent_server_is_not_waited_for_long_before_it_is_found_to_have_ended(
@@ -662,7 +662,7 @@ async def test_a_rollback_under_an_invalid_transaction_does_not_keep_it_on_the_l
 async def test_a_late_report_holds_no_abort_up(cluster: Cluster) -> None:
     s1, s2, s3 = cluster.servers.values()
     tx = await s1.begin()
-    checkpoint = (await s1.manager.starts.checkpoint(tx.transaction_id)).pointers[-1]
+    checkpoint = (await s1.manager.completion.checkpoint(tx.transaction_id)).pointers[-1]
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     await s3.publish(C, b"c", pointer=checkpoint)
     await cluster.tick()

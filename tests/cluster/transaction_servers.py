@@ -9,33 +9,33 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cluster.calls import Calls
-from cluster.leader_of_transactions import LeaderOfTransactions
 from cluster.membership import Identity
-from cluster.owned_rows import OwnedRows
 from cluster.peers import PeerRefusedError, PeerUnansweredError
 from cluster.routing import Owner
-from cluster.rows_of_owners import RowsOfOwners
-from cluster.transactions_of_leader import TransactionsOfLeader
+from cluster.rows_at_owners import RowsOfOwners
+from cluster.rows_here import OwnedRows
+from cluster.transactions_at_leader import TransactionsOfLeader
+from cluster.transactions_here import LeaderOfTransactions
+from kernel.event_loop import Arrivals
+from kernel.exchange import Caller, Request
+from messaging.log.loading import load_index
+from messaging.log.store_state import OpenStore, StoreState
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.loading import load_index
-from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topic_handover import TopicHandover
 from messaging.write.group_commit import GroupCommitter
 from metadata.members import ServerInfo
 from tests.cluster.shared_store import SharedTables
-from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import (
     OwnershipMovingError,
     TransactionsUnavailableError,
     TuffError,
     from_problem,
 )
-from tuff.protocol.exchange import Caller, Request
 from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishRequest
-from tuff.protocol.transaction import TransactionType
+from tx.calls import StartRequest
 from tx.leadership import NotLeaderError
 from tx.manager import TransactionManager
 from tx.outcomes import OpenTransaction
@@ -372,7 +372,7 @@ class Server:
         self.manager = self._make_manager()
         self.leading = LeaderOfTransactions(self.manager, self.rows, self.owned, spawn=self.spawn)
         calls.serve({**self.owned.handlers(), **self.leading.handlers()})
-        self.handlers = {route.path: route.handler for route in calls.routes()}
+        self.handlers = {route.operation.path: route.handler for route in calls.routes()}
 
     def _make_messaging(self) -> MessagingService:
         store = OpenStore(self.opener, in_thread_write=self.write_thread, in_thread_read=in_thread)
@@ -446,7 +446,9 @@ class Server:
     # What a client asks.
 
     async def begin(self, caller: Caller | None = None) -> OpenTransaction:
-        return await self.manager.starts.start(TransactionType.SHORT, 300, "c", caller=caller)
+        return await self.manager.completion.start(
+            StartRequest(timeout_s=300, client="c", caller=caller)
+        )
 
     async def publish(self, topic: TopicId, *payloads: bytes, pointer: int | None = None) -> None:
         request = PublishRequest(pointer=pointer, payloads=payloads)

@@ -1,6 +1,5 @@
 """A real server, and Debian's Chromium with a page of the console."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,16 +7,15 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from tests.http.process import ServerProcess, serve
-
-CHROMIUM = shutil.which("chromium")
+from tests.programs import require
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    assert CHROMIUM is not None, "these tests need the package chromium"
+    program = require("chromium")
     with sync_playwright() as playwright:
         # Without its sandbox it also runs as root.
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield running
         running.close()
 

@@ -1,6 +1,7 @@
 """The console in a real browser (decision 0047)."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -239,6 +240,61 @@ def test_the_system_shows_health_settings_and_the_api(page: Page, server: Server
     page.get_by_role("dialog").get_by_role("button", name="Send").click()
 
     expect(page.get_by_label("Reply")).to_contain_text('"state": "running"')
+
+
+def test_the_rate_of_messages_includes_those_of_transactions(
+    page: Page, server: ServerProcess, orders: Topic
+) -> None:
+    """The overview showed 0.00/s, since it counted the requests that only publish."""
+    open_page(page, server, "overview")
+    rate = page.locator("li", has_text="Messages published").locator(".value")
+    expect(rate).to_have_text(re.compile(r"^0"))
+
+    opened = begin(orders.client)
+    ok(orders.store(*["m"] * 50, tx=opened.id))
+    ok(orders.publish(tx=opened.id))
+    ok(opened.commit())
+
+    expect(rate).to_have_text(re.compile(r"^[1-9]"))
+
+
+def test_settings_with_the_value_of_the_default_are_left_out(page: Page, tmp_path: Path) -> None:
+    """A settings file that names every setting made each of them one "that is not the default"."""
+    with serve(tmp_path, "tx.default_timeout=30", "tx.max_timeout=7200") as server:
+        _expect_the_changed_settings(page, server)
+
+
+def _expect_the_changed_settings(page: Page, server: ServerProcess) -> None:
+    open_page(page, server, "system")
+
+    expect(page.locator("tr", has_text="tx.max_timeout")).to_contain_text("7200")
+    expect(
+        page.locator("tr", has=page.get_by_text("tx.default_timeout", exact=True))
+    ).to_have_count(0)
+    page.get_by_label("Only those that differ from the default").uncheck()
+    expect(
+        page.locator("tr", has=page.get_by_text("tx.default_timeout", exact=True))
+    ).to_have_count(1)
+
+
+def test_a_page_of_a_topic_is_one_request(page: Page, server: ServerProcess) -> None:
+    """With 50 partitions and 50 groups it was 252, every five seconds."""
+    client = server.client()
+    topic = Topic(client, "shop", "wide")
+    ok(topic.create({"partitions": 4}))
+    for number in range(3):
+        join = {"memberId": f"member-{number}", "memberEpoch": 0, "topics": ["wide"]}
+        ok(client.post(f"/v1/namespaces/shop/groups/g{number}/heartbeat", join))
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url.removeprefix(server.url)))
+
+    open_page(page, server, "topic/shop/wide")
+
+    groups = page.locator("table", has=page.get_by_role("columnheader", name="Group"))
+    expect(groups.locator("tbody tr")).to_have_count(12)
+    calls = [each for each in sent if each.startswith("/v1/") and "/topics/wide" in each]
+    assert set(calls) == {"/v1/namespaces/shop/topics/wide/overview"}
+    assert [each for each in sent if "/groups" in each] == []
 
 
 def test_avro_data_is_decoded(page: Page, server: ServerProcess, orders: Topic) -> None:

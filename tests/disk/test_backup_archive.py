@@ -4,7 +4,7 @@ from io import BytesIO
 
 import pytest
 
-from tuff.disk.backup_archive import (
+from tuff_storage.disk.backup_archive import (
     ArchiveError,
     NewerArchiveError,
     pack_end,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tuff.disk.files import make_directory, remove_file, write_file
+from tuff_storage.disk.files import make_directory, remove_file, write_file
 
 
 class Steps:

@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 import pytest
 
-from tuff.disk.locks import (
+from tuff_storage.disk.locks import (
     LOCK_FILE,
     CallsInFlight,
     DirectoryLock,
@@ -22,7 +22,7 @@ from tuff.disk.locks import (
 HOLD = """
 import sys
 from pathlib import Path
-from tuff.disk.locks import DirectoryLock
+from tuff_storage.disk.locks import DirectoryLock
 DirectoryLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuff.checksum import crc32
-from tuff.disk.records import FRAME_BYTES_MAX, Damage, Frame, pack_frame, read_frame, read_frames
+from tuff_storage.checksum import crc32
+from tuff_storage.disk.records import (
+    FRAME_BYTES_MAX,
+    Damage,
+    Frame,
+    pack_frame,
+    read_frame,
+    read_frames,
+)
 
 BODIES = [b"first", b"", b"the third one", bytes(40)]
 FILE = b"".join(pack_frame(body) for body in BODIES)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,26 @@ def test_a_topic_arrives_with_its_properties_and_committed_messages(
         assert [each.payload for each in client.poll(ORDERS)] == numbers
     assert again.returncode == 1
     assert again.stderr.startswith("not all topics were copied: the topic shop:empty exists")
+
+
+def test_partitions_and_attributes_are_copied(servers: tuple[ServerProcess, ServerProcess]) -> None:
+    source, target = servers
+    with tuff.Client(source.url) as client:
+        client.topics.create(ORDERS, partitions=2)
+        for key in "abcd":
+            client.publish(ORDERS, key, key=key, tags=["new"], headers={"from": "me"})
+        sent = list(client.merged(ORDERS, follow=False))
+
+    done = copied(source, target)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    with tuff.Client(target.url) as client:
+        found = list(client.merged(ORDERS, follow=False))
+        assert client.topics.get(ORDERS).partitions == (0, 1)
+    copies = [(number, replace(message, id=tuff.MessageId(0, 0))) for number, message in found]
+    assert copies == [
+        (number, replace(message, id=tuff.MessageId(0, 0))) for number, message in sent
+    ]
 
 
 def test_an_open_transaction_at_the_source_ends_the_copy(

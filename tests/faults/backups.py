@@ -35,7 +35,7 @@ from tests.faults.workload_messages import (
 from tests.http.calls import TRANSACTIONS
 from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
-from tuff.cli.fsck_and_backup import download
+from tuff_cli.fsck_and_backup import download
 
 LOAD_WITHIN_S = 120.0
 UNITS_BETWEEN = 100  # units of work between two backups

@@ -190,9 +190,9 @@ class BankProgram:
 
 def _settled(client: tuff.Client, pointer: int) -> bool:
     """Whether a transaction has committed; otherwise it is invalidated."""
-    with suppress(tuff.TransactionNotInProgressError):
+    with suppress(tuff.errors.TransactionNotInProgressError):
         client.transactions.invalidate(pointer)
-    return client.transactions.outcome(pointer).state == "committed"
+    return client.transactions.get(pointer).state == "committed"
 
 
 def _committed(client: tuff.Client) -> Callable[..., tuff.Poll]:

@@ -26,7 +26,7 @@ from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Point
 PAUSE_S = 0.3  # seconds before each fault, in which readers read the intermediate state
 LOOK_AGAIN_S = 0.05  # seconds between two looks at `log-disk` while it hangs
 # Modules from which others import names come first, so that those import the wrapped functions.
-LOG_DISK = ("tuff.disk.files:write_file", "tx.wal:create_log", "tx.wal:DiskFile.append")
+LOG_DISK = ("tuff_storage.disk.files:write_file", "tx.wal:create_log", "tx.wal:DiskFile.append")
 
 
 class InjectedError(OSError):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 AT_DISK = {
-    "messaging.storage.store_state:OpenStore.write",
-    "messaging.write.group_commit:WriteBatch.write", "tx.wal:DiskFile.append",
-    "tx.wal:create_log", "tx.durable_state:write_snapshot", "tuff.disk.files:write_file",
-    "tuff.disk.files:sync_directory",
+    "messaging.log.store_state:OpenStore.write",
+    "messaging.write.group_commit:write_batch", "tx.wal:DiskFile.append",
+    "tx.wal:create_log", "tx.durable_state:write_snapshot", "tuff_storage.disk.files:write_file",
+    "tuff_storage.disk.files:sync_directory",
 }  # fmt: skip
 
 
@@ -60,56 +60,57 @@ def _around(
 
 PUBLISH, COMMIT, ABORT, SNAPSHOT = Operation
 
-_TAKEN = _around(
-    "publish taken", "publish answered", PUBLISH, "messaging.write.publish:Publisher.publish"
+_TAKEN = (
+    Point("publish taken", PUBLISH, "messaging.write.publish:_PublishRoutes.publish", is_end=False),
+    Point("publish answered", PUBLISH, "messaging.write.publish:_answer", is_end=True),
 )
-_HANDED = _around(
-    "rows built", "batch known", PUBLISH, "messaging.storage.store_state:OpenStore.write"
-)
+_HANDED = _around("rows built", "batch known", PUBLISH, "messaging.log.store_state:OpenStore.write")
 _BATCH = _around(
-    "batch handed over", "batch durable", PUBLISH, "messaging.write.group_commit:WriteBatch.write"
+    "batch handed over", "batch durable", PUBLISH, "messaging.write.group_commit:write_batch"
 )
 _MARK = _around(
     "mark not raised yet",
     "mark raised",
     PUBLISH,
-    "messaging.write.group_commit:WriteBatch.confirm",
+    "messaging.write.group_commit:apply_durable",
 )
 
-_COMMIT = _around(
-    "commit taken", "commit answered", COMMIT, "tx.commit_and_abort:Completion.commit"
+_COMMIT = (
+    Point("commit taken", COMMIT, "tx.machine:Machine._commit", is_end=False),
+    Point("commit answered", COMMIT, "tx.machine:Machine.durable", is_end=True),
 )
 _CHECK = _around(
     "commit begun", "entries checked", COMMIT, "messaging.write.publish:Publisher.check_now"
 )
-_CLAIM = _around(
-    "nothing claimed yet", "claimed", COMMIT, "tx.write_gates_and_key_locks:TransactionLocks.claim"
-)
-_ROWS = _around(
+_CLAIM = _around("nothing claimed yet", "claimed", COMMIT, "tx.under_way:UnderWay.claim")
+_HANDED_OVER = _around(
     "rows not handed over yet",
-    "rows durable",
+    "rows reported",
     COMMIT,
     "messaging.write.publish:Publisher.publish_final",
+)
+_ROWS = _around(
+    "rows handed over", "rows durable", COMMIT, "messaging.write.group_commit:write_batch"
 )
 _RECORD = _around(
     "record decided", "record appended", COMMIT, "tx.durable_state:DurableState.record", "Committed"
 )
 _LOG = _around("record handed over", "record durable", COMMIT, "tx.wal:DiskFile.append")
-_SETTLE = _around(
+_END = _around(
     "nobody told yet",
-    "rows settled",
+    "rows ended",
     COMMIT,
-    "messaging.write.settle_and_mark:TransactionRows.settle",
+    "messaging.write.transaction_rows:TransactionRows.end_committed",
 )
 
 _ENDED = _around(
     "abort decided", "abort appended", ABORT, "tx.durable_state:DurableState.record", "Invalidated"
 )
-_MARKING = _around(
-    "rows not marked yet",
-    "rows marked",
+_ROLLBACK = _around(
+    "rows not rolled back yet",
+    "rows rolled back",
     ABORT,
-    "messaging.write.settle_and_mark:TransactionRows.mark_rolled_back",
+    "messaging.write.transaction_rows:TransactionRows.roll_back",
 )
 _ABORTED = _around(
     "abort not finished yet",
@@ -123,13 +124,16 @@ _ROLL = _around("log not made yet", "log made", SNAPSHOT, "tx.wal:create_log")
 _IMAGE = _around(
     "snapshot not made yet", "snapshot made", SNAPSHOT, "tx.durable_state:write_snapshot"
 )
-_FILE = _around("file not written yet", "file written", SNAPSHOT, "tuff.disk.files:write_file")
-_NAME = _around("file renamed", "name durable", SNAPSHOT, "tuff.disk.files:sync_directory")
+_FILE = _around(
+    "file not written yet", "file written", SNAPSHOT, "tuff_storage.disk.files:write_file"
+)
+_NAME = _around("file renamed", "name durable", SNAPSHOT, "tuff_storage.disk.files:sync_directory")
 
 POINTS = (
     _TAKEN[0], _HANDED[0], _BATCH[0], _BATCH[1], _HANDED[1], *_MARK, _TAKEN[1],
-    _COMMIT[0], *_CHECK, *_CLAIM, *_ROWS, *_RECORD, *_LOG, *_SETTLE, _COMMIT[1],
-    *_ENDED, *_MARKING, *_ABORTED,
+    _COMMIT[0], *_CHECK, *_CLAIM, _HANDED_OVER[0], *_ROWS, _HANDED_OVER[1], *_RECORD, *_LOG,
+    *_END, _COMMIT[1],
+    *_ENDED, *_ROLLBACK, *_ABORTED,
     _ROLL[0], _FILE[0], *_NAME, _FILE[1], _ROLL[1], *_IMAGE,
 )  # fmt: skip
 BY_NAME = {point.name: point for point in POINTS}

@@ -13,14 +13,14 @@ A cut is a filter of nftables at each end of the machine's link, for what arrive
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 
-TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
-TOOLS["nft"] = "nftables"
+from tests import programs
+
+TOOLS = ("unshare", "nsenter", "ip", "tc", "nft")
 
 EVERYWHERE = "10.77.0.0/24"
 CLIENTS, HBASE, ZOOKEEPER = "10.77.0.1", "10.77.0.2", "10.77.0.3"
@@ -67,9 +67,8 @@ def entering() -> list[str]:
 
 def why_missing() -> str | None:
     """What this machine lacks for network namespaces, in a sentence; None if nothing."""
-    for tool, package in TOOLS.items():
-        if shutil.which(tool) is None:
-            return f"network namespaces need {tool}, of the package {package}, and there is none"
+    if lacking := programs.why_missing(*TOOLS):
+        return f"a network namespace {lacking}"
     tried = subprocess.run([*entering(), "sh", "-ec", _BRIDGE], capture_output=True, text=True)
     if tried.returncode:
         reason = (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[0]

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.disk import Shim, build, has_compiler
+from tests.faults.disk import Shim, build
 from tests.http.conftest import new_server as new_server
+from tests.programs import require
 
 
 @pytest.fixture(scope="session")
 def shim_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shim of `tests/faults/disk.py`, compiled once."""
-    if not has_compiler():
-        pytest.skip("needs cc, to stand between a server and its disk")
+    require("cc")
     return build(tmp_path_factory.mktemp("shim"))
 
 

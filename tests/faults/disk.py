@@ -9,12 +9,13 @@ import errno
 import fcntl
 import mmap
 import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.programs import find
 
 SOURCE = Path(__file__).with_name("disk_shim.c")
 NS_PER_S = 1_000_000_000
@@ -32,7 +33,7 @@ def build(directory: Path) -> Path:
 
 
 def has_compiler() -> bool:
-    return shutil.which("cc") is not None
+    return find("cc") is not None
 
 
 class Shim:

@@ -34,6 +34,7 @@ import tuff
 from tests.faults.pauses import suspended
 from tests.http.client import until
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, serve
+from tuff import failures
 from tuff.consumer_plan import DeliveryMode
 from tuff.dead_letters import dead_letter_topic_of, retry_topic_of
 
@@ -45,9 +46,12 @@ SESSION_S = 1.5  # seconds
 HEARTBEAT_S = 0.3  # seconds
 TRANSACTION_S = 2.0  # seconds; a successor waits so long for an offset in a killed member's commit
 BATCH_COUNT_MAX = 20  # messages of one batch
+PUBLISH_EVERY_S = 0.02  # seconds between publishes
 BEFORE_A_FAULT_S = (0.2, 1.0)  # seconds of work between two faults
-RETRIES = tuff.RetryPolicy(delays=(0.1, 0.2))
+# More than kills hit one message: a member that is killed spends an attempt of what it had begun.
+RETRIES = tuff.RetryPolicy(delays=(0.1, 0.1, 0.1, 0.1, 0.2))
 WORK_S = 0.01  # seconds of each batch, between its commit and its output, in which kills fall
+PAUSE_S = 0.01  # seconds between messages that fail in a row
 WITHIN_S = 60.0
 
 
@@ -133,6 +137,8 @@ def _repeated_too_much(run: Run, repeated: Mapping[int, Sequence[Done]]) -> list
 
 def work(url: str, name: str, mode: DeliveryMode) -> None:
     """A member, until it is killed."""
+    # At the end all that is left fails, in a row, which is no reason to wait here.
+    failures.PAUSE_FIRST_S = failures.PAUSE_S_MAX = PAUSE_S
     number_of_batch = 0
 
     def outputs(batch: tuff.Batch) -> list[str]:
@@ -144,10 +150,12 @@ def work(url: str, name: str, mode: DeliveryMode) -> None:
     retry = RETRIES if mode is DeliveryMode.EXACTLY_ONCE else None
     with (
         tuff.Client(url, client_id=name) as client,
-        client.consumer(GROUP, INPUT, mode=mode, batch=BATCH_COUNT_MAX, retry=retry) as consumer,
+        client.consumer(
+            INPUT, group=GROUP, mode=mode, batch=BATCH_COUNT_MAX, retry=retry
+        ) as consumer,
     ):
         if mode is not DeliveryMode.EXACTLY_ONCE:
-            for batch in consumer:
+            for batch in consumer.batches():
                 if mode is DeliveryMode.AT_MOST_ONCE:
                     time.sleep(WORK_S)
                 client.publish(OUTPUT, *outputs(batch))
@@ -211,7 +219,7 @@ def is_divided(client: tuff.Client, names: Collection[str]) -> bool:
     """Whether exactly these members have all partitions."""
     if GROUP not in client.groups.list(INPUT.namespace):
         return False
-    group = client.groups.show(INPUT.namespace, GROUP)
+    group = client.groups.get(INPUT.namespace, GROUP)
     present = {each.client: each for each in group.members}
     has_all = all(each.member_id is not None for each in group.partitions)
     return group.state == "stable" and sorted(present) == sorted(names) and has_all
@@ -226,8 +234,9 @@ def kill_members(
     pauses: int,
     seed: int,
     home: Path,
+    publish_every_s: float = PUBLISH_EVERY_S,
 ) -> Run:
-    """Run the members with their server."""
+    """Run the members with their server, and publish ten messages at this interval."""
     chance, run = random.Random(seed), Run()
     settings = (
         f"groups.session_timeout={SESSION_S}",
@@ -238,7 +247,7 @@ def kill_members(
         client.topics.create(INPUT, partitions=partitions)
         client.topics.create(OUTPUT)
         with members(server.url, mode, count, home) as group:
-            load = Load(client, run, group)
+            load = Load(client, run, group, publish_every_s)
             load.publish_until_divided(group.running)
             for fault in [load.kill_one] * kills + [load.suspend_one] * pauses:
                 load.publish(for_s=chance.uniform(*BEFORE_A_FAULT_S))
@@ -253,18 +262,21 @@ def kill_members(
 
 
 def _drain(client: tuff.Client, mode: DeliveryMode) -> None:
-    """Wait until the group has processed everything, retries included. Between two attempts a
-    message is in none of the partitions for up to a delay."""
-    still_s = 0.0 if mode is not DeliveryMode.EXACTLY_ONCE else 10 * sum(RETRIES.delays)
-    last_s = time.monotonic()
+    """Wait until the group has processed everything, retries included.
+
+    Between two attempts a message is delayed, in none of the partitions. One observation misses it
+    if it becomes due between the two calls, and the next one only after another delay.
+    """
+    retries = RETRIES.delays if mode is DeliveryMode.EXACTLY_ONCE else ()
+    still_count, still_s = 0, time.monotonic()
 
     def is_still() -> bool:
-        nonlocal last_s
-        is_waiting = still_s > 0 and bool(client.delayed.list(RETRY))
-        if _is_behind(client) or is_waiting:
-            last_s = time.monotonic()
+        nonlocal still_count, still_s
+        if _is_behind(client) or (retries and client.delayed.list(RETRY)):
+            still_count, still_s = 0, time.monotonic()
             return False
-        return time.monotonic() - last_s >= still_s
+        still_count += 1
+        return still_count > len(retries) and time.monotonic() - still_s >= sum(retries)
 
     until(is_still, within_s=WITHIN_S, what="the group to have processed everything")
 
@@ -272,10 +284,13 @@ def _drain(client: tuff.Client, mode: DeliveryMode) -> None:
 class Load:
     """Publishes, while members are killed and suspended."""
 
-    def __init__(self, client: tuff.Client, run: Run, group: Members) -> None:
+    def __init__(
+        self, client: tuff.Client, run: Run, group: Members, publish_every_s: float
+    ) -> None:
         self._client = client
         self._run = run
         self._group = group
+        self._publish_every_s = publish_every_s
 
     def publish(self, *, for_s: float) -> None:
         """Ten messages, again and again."""
@@ -285,7 +300,7 @@ class Load:
             messages = [tuff.NewMessage(str(each), key=str(each)) for each in numbers]
             self._client.publish(INPUT, *messages)
             self._run.published = numbers.stop
-            time.sleep(0.02)
+            time.sleep(self._publish_every_s)
 
     def publish_until_divided(self, names: Collection[str]) -> None:
         """Until exactly these members have all partitions."""
@@ -326,7 +341,7 @@ def _messages(client: tuff.Client, topic: tuff.TopicId) -> Iterator[tuff.Message
 
 def _is_behind(client: tuff.Client) -> int:
     """How many partitions have messages that the group has not committed."""
-    group = client.groups.show(INPUT.namespace, GROUP)
+    group = client.groups.get(INPUT.namespace, GROUP)
     return sum(
         each.end is not None and (each.after is None or each.after < each.end)
         for each in group.partitions

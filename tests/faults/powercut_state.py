@@ -27,12 +27,13 @@ from tests.faults.powercut_disk import NOT_READ
 from tests.faults.powercut_run import Recording
 from tests.faults.workload_powercut import NAMESPACE, TOPICS, last_time_at, row_value
 from tests.scripts.world import Clock, Life
-from tuff.disk.locks import LOCK_FILE
 from tuff.protocol.errors import TopicNotFoundError, TransactionUnknownError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Isolation, PublishEntry
-from tuff.protocol.transaction import Transaction, TransactionType
+from tuff.protocol.transaction import Transaction
 from tuff.tables.leveldb_table import TransactionalTable
+from tuff_storage.disk.locks import LOCK_FILE
+from tx.calls import StartRequest
 from tx.durable_state import ServiceState
 from tx.outcomes import EndedState
 from tx.outcomes import Outcome as Ended
@@ -53,9 +54,7 @@ class Recovered(Life):
         return Outcome.OK if found.state is EndedState.COMMITTED else Outcome.FAIL
 
     async def begin(self) -> Transaction:
-        opened = await self._components.transactions.starts.start(
-            TransactionType.SHORT, None, "judge"
-        )
+        opened = await self._components.transactions.completion.start(StartRequest(client="judge"))
         return opened.transaction
 
     async def end_open(self) -> None:

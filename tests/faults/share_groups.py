@@ -43,7 +43,8 @@ BATCH_COUNT_MAX = 10  # messages that a worker has at once
 WORK_S = 0.005  # seconds of each message, in which kills fall
 BEFORE_A_FAULT_S = (0.3, 1.0)  # seconds of work between two faults
 PAUSE_S = 2 * LEASE_S
-RETRIES = tuff.RetryPolicy(delays=(0.1, 0.2))
+# A worker that is killed spends an attempt of its message, too: more than faults hit one message.
+RETRIES = tuff.RetryPolicy(delays=(0.1,) * 7)
 SETTINGS = ("tx.default_timeout=3",)
 WITHIN_S = 90.0
 
@@ -88,7 +89,7 @@ def work(url: str, mode: DeliveryMode) -> None:
         tuff.Client(url) as client,
         client.share_consumer(
             INPUT,
-            GROUP,
+            group=GROUP,
             mode=mode,
             lease=LEASE_S,
             batch=BATCH_COUNT_MAX,
@@ -195,7 +196,7 @@ class Faults:
 
         def is_done() -> bool:
             group.require_running()
-            shown = self.client.share_groups.show(INPUT, GROUP)
+            shown = self.client.share_groups.get(INPUT, GROUP)
             left = shown.available + shown.blocked + shown.leased + shown.waiting
             return left + shown.undecided == 0 and shown.behind_ms == 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import server
-from messaging.storage import leveldb
+from messaging.engines import leveldb
 
 leveldb.WRITE_BUFFER_BYTES = 65_536
 

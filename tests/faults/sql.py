@@ -90,14 +90,8 @@ class Shop:
 
     def _start(self, role: str) -> "subprocess.Popen[bytes]":
         name = f"{role}-{next(self._names)}"
-        arguments = [role, name, self.server.url, self.postgresql.dsn]
-        with (self._home / f"{name}.txt").open("wb") as log:
-            return subprocess.Popen(
-                [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.faults.workload_sql", *arguments],
-                cwd=REPOSITORY,
-                stdout=log,
-                stderr=log,
-            )
+        log = self._home / f"{name}.txt"
+        return start_process(role, name, self.server.url, self.postgresql.dsn, log=log)
 
     def kill_one(self) -> None:
         """SIGKILL to one of them, and another one in its place."""
@@ -107,10 +101,10 @@ class Shop:
         match victim:
             case "seller":
                 at = self._chance.randrange(len(self._sellers))
-                _killed(self._sellers[at])
+                kill(self._sellers[at])
                 self._sellers[at] = self._start(self._roles[at])
             case "resolver":
-                _killed(self._resolver)
+                kill(self._resolver)
                 self._resolver = self._start("resolve")
             case "server":
                 self._kill_server()
@@ -124,19 +118,13 @@ class Shop:
     def stop_programs(self) -> None:
         """SIGKILL to all programs: what is prepared then is left to a resolver."""
         for process in (*self._sellers, self._resolver):
-            _killed(process)
+            kill(process)
 
     def settle(self) -> int:
         """Resolve by hand until nothing is prepared; returns how many were left."""
         with self.client() as client:
             left_count = len(client.transactions.prepared())
-            resolver = client.sql_resolver(PsycopgDatabase(self.postgresql.dsn, DATABASE))
-
-            def is_settled() -> bool:
-                resolver.once()
-                return not client.transactions.prepared()
-
-            until(is_settled, within_s=SETTLED_WITHIN_S, what="nothing to be prepared")
+            resolve(client, self.postgresql.dsn)
         return left_count
 
     def work_until(self, transactions: int) -> None:
@@ -180,9 +168,32 @@ class Shop:
         self.postgresql.stop()
 
 
-def _killed(process: "subprocess.Popen[bytes]") -> None:
+def start_process(*arguments: str, log: Path) -> "subprocess.Popen[bytes]":
+    """A process of the application, which prints into this file: ROLE NAME URL DSN."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.faults.workload_sql", *arguments],
+            cwd=REPOSITORY,
+            stdout=output,
+            stderr=output,
+        )
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """SIGKILL, and the process has ended."""
     process.kill()
     process.wait(WITHIN_S)
+
+
+def resolve(client: tuff.Client, dsn: str) -> None:
+    """Resolve by hand until nothing is prepared."""
+    resolver = client.sql_resolver(PsycopgDatabase(dsn, DATABASE))
+
+    def is_settled() -> bool:
+        resolver.once()
+        return not client.transactions.prepared()
+
+    until(is_settled, within_s=SETTLED_WITHIN_S, what="nothing to be prepared")
 
 
 @contextmanager
@@ -219,26 +230,25 @@ def run(
     return wrong, figure
 
 
+def report(wrong: Sequence[str], figure: str) -> int:
+    """Print what should not have happened, and the figure; returns the exit code."""
+    for sentence in wrong[:20]:
+        print(sentence)
+    print(f"{len(wrong)} wrong: {figure}" if wrong else figure)
+    return 1 if wrong else 0
+
+
 def main(arguments: Sequence[str]) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.sql", description=__doc__)
     parser.add_argument("--sellers", type=int, default=4)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--transactions", type=int, default=1_000)
-    parser.add_argument("--max-block", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
-    wrong, figure = run(
-        sellers=options.sellers,
-        kills=options.kills,
-        transactions=options.transactions,
-        seed=options.seed,
-        max_block_s=options.max_block,
+    parser.add_argument(
+        "--max-block", type=float, default=1.0, dest="max_block_s", metavar="SECONDS"
     )
-    for sentence in wrong[:20]:
-        print(sentence)
-    print(f"{len(wrong)} wrong: {figure}" if wrong else figure)
-    return 1 if wrong else 0
+    parser.add_argument("--seed", type=int, default=1)
+    return report(*run(**vars(parser.parse_args(arguments))))
 
 
 if __name__ == "__main__":

@@ -147,5 +147,6 @@ def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
 
     assert cluster_network.why_missing() == (
-        "network namespaces need unshare, of the package util-linux, and there is none"
+        "a network namespace needs unshare and nsenter and ip and tc and nft, which is not "
+        "installed: apt-get install iproute2 nftables util-linux"
     )

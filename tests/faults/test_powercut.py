@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.disk import has_compiler
 from tests.faults.history import Append, Outcome
 from tests.faults.powercut import Cut, PowerCutProgram, cuts, newest_ms, record
 from tests.faults.powercut_disk import (
@@ -26,13 +25,11 @@ from tests.faults.powercut_state import Judge
 from tests.faults.workload_powercut import TICKS
 from tests.http.client import ok
 from tests.http.process import serve
+from tests.programs import needs
 
 ANOMALIES = re.compile(r"\b[0-9]+ x ([A-Z_]+)")  # in the sentence about a state
 
-pytestmark = [
-    pytest.mark.skipif(not has_compiler(), reason="needs cc, to see what a server does"),
-    pytest.mark.usefixtures("quiet"),
-]
+pytestmark = [needs("cc"), pytest.mark.usefixtures("quiet")]
 
 
 @pytest.fixture(scope="module")

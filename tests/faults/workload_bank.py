@@ -21,8 +21,8 @@ from traceback import print_exc
 
 import tuff
 from tuff.address import TransportName
-from tuff.client_errors import OutcomeUnknownError
-from tuff.retries import is_passing
+from tuff.errors import OutcomeUnknownError
+from tuff.flows import is_passing
 
 ACCOUNT_COUNT = 100
 FIRST_BALANCE = 1_000
@@ -131,7 +131,7 @@ class Bank:
             self._transfer(name, chance, pointers)
         except OutcomeUnknownError:
             say(f"doubt {name} {pointers[0]}")
-        except tuff.TransactionError:
+        except tuff.errors.TransactionError:
             say(f"failed {name}")
         except tuff.TuffError as error:
             _wait_if_away(error)
@@ -185,7 +185,7 @@ def _skipping(tx: tuff.TransactionContext) -> Callable[..., tuff.Poll]:
 
 
 def _wait_if_away(error: tuff.TuffError) -> None:
-    if not (is_passing(error) or isinstance(error, tuff.TransactionError)):
+    if not (is_passing(error) or isinstance(error, tuff.errors.TransactionError)):
         raise error
     Event().wait(AWAY_S)
 

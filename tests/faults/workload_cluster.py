@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 import tuff
 from tests.faults.cluster_judge import Counted, Did, Pair, Publish, Read
 from tuff.protocol.errors import (
-    StorageUnavailableError,
-    TransactionsUnavailableError,
     UnavailableError,
 )
 from tuff.protocol.requests import IsolationLike
@@ -165,7 +163,7 @@ class Load:
             message_id, did = "", Did.IT
             try:
                 published = await client.publish(tuff.TopicId(NAMESPACE, topic), payload)
-                message_id = published.first_id.hex()
+                message_id = published.ids[0].hex()
             except tuff.TuffError as error:
                 did = what_it_did(error)
                 self.recorded.failed(topic, error)
@@ -254,7 +252,7 @@ class Load:
                 did = Did.PERHAPS
                 await client.transactions.commit(tx)
                 did = Did.IT
-            except tuff.TransactionNotInProgressError:
+            except tuff.errors.TransactionNotInProgressError:
                 did = Did.NOTHING
             except tuff.TuffError as error:
                 self.recorded.failed(PAIR, error)
@@ -294,7 +292,7 @@ class Load:
             did = Did.NOTHING
             with suppress(tuff.TuffError):
                 await client.transactions.abort(tx)
-        except (tuff.TransactionNotInProgressError, tuff.TransactionUnknownError):
+        except (tuff.errors.TransactionNotInProgressError, tuff.errors.TransactionUnknownError):
             did = Did.NOTHING
         except tuff.TuffError as error:
             self.recorded.failed(LEADER, error)
@@ -315,15 +313,14 @@ class Load:
 
 def what_it_did(error: tuff.TuffError) -> Did:
     """What is known about a write that failed with this error."""
-    if isinstance(error, tuff.ConnectionLostError):
-        return Did.PERHAPS if error.outcome_unknown else Did.NOTHING
-    is_unknown = isinstance(error, StorageUnavailableError | TransactionsUnavailableError)
-    return Did.PERHAPS if is_unknown else Did.NOTHING
+    return Did.PERHAPS if error.outcome_unknown else Did.NOTHING
 
 
 def is_passing(error: tuff.TuffError) -> bool:
     """Whether a cluster may answer this while a fault lasts."""
-    return isinstance(error, tuff.ConnectionLostError | UnavailableError | tuff.OverloadedError)
+    return isinstance(
+        error, tuff.ConnectionLostError | UnavailableError | tuff.errors.OverloadedError
+    )
 
 
 def read_all(
@@ -347,6 +344,6 @@ def read_all(
 def final_state(client: tuff.Client, pointer: int) -> str:
     """The state of a transaction; "unknown" if the leader does not know it."""
     try:
-        return client.transactions.outcome(pointer).state.name.lower()
-    except tuff.TransactionUnknownError:
+        return client.transactions.get(pointer).state.name.lower()
+    except tuff.errors.TransactionUnknownError:
         return "unknown"

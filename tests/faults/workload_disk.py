@@ -55,7 +55,11 @@ class Writer:
 
     def publish(self) -> bool:
         sent, recorder = payloads(0, len(self._attempts), 0, 2), Recorder(0)
-        done = succeeded(topics_of(self.client)[0].publish(*sent), "storage_unavailable")
+        done = succeeded(
+            topics_of(self.client)[0].publish(*sent),
+            "storage_unavailable",
+            "storage_outcome_unknown",
+        )
         outcome = Outcome.OK if done else Outcome.UNKNOWN
         self._attempts.append(recorder.ended(outcome, ((PUBLISHED, sent),)))
         return done
@@ -75,7 +79,9 @@ class Writer:
             problem_of(reply)
             done = False
         else:
-            done = succeeded(reply, "storage_unavailable", "transactions_unavailable")
+            done = succeeded(
+                reply, "storage_unavailable", "storage_outcome_unknown", "transactions_unavailable"
+            )
         outcome = Outcome.OK if done else Outcome.UNKNOWN
         # Recorded without its body: account aborts what is in progress, and repeats no commit.
         self._attempts.append(recorder.ended(outcome, ((COMMITTED, sent),), pointer=pointer))

@@ -19,6 +19,8 @@ from tests.faults.history import (
     View,
 )
 from tuff.address import TransportName
+from tuff.connectors import PublishEntry
+from tuff.protocol.requests import RollbackDetail
 from tuff.tables.versioned_table import VersionedTable
 
 NAMESPACE = "mixed"
@@ -30,7 +32,7 @@ MESSAGE_COUNT_MAX = 3  # messages of one publish
 UNDECIDED = {View.SNAPSHOT: "skip", View.HELD: "hold", View.COMMITTED: "hold", View.ALL: "hold"}
 
 # The errors of a transaction that never commits. A suspended server lets transactions time out.
-REFUSED = (tuff.TransactionConflictError, tuff.TransactionNotInProgressError)
+REFUSED = (tuff.TransactionConflictError, tuff.errors.TransactionNotInProgressError)
 
 
 def topic_id(name: str) -> tuff.TopicId:
@@ -107,7 +109,7 @@ class MixedClient:
                     tx.abort()
         except REFUSED:
             self._enter(recorder, Outcome.FAIL)
-        except tuff.TransactionsUnavailableError:
+        except tuff.errors.TransactionsUnavailableError:
             self._enter(recorder, Outcome.FAIL if started is None else self._resolved(started))
         else:
             self._enter(recorder, Outcome.FAIL if is_withdrawn else Outcome.OK)
@@ -116,7 +118,7 @@ class MixedClient:
         """The outcome of a transaction whose commit got `transactions_unavailable`."""
         try:
             self._client.transactions.abort(started)
-        except tuff.TransactionCommittedError:
+        except tuff.errors.TransactionCommittedError:
             return Outcome.OK
         return Outcome.FAIL
 
@@ -156,7 +158,7 @@ class MixedClient:
                 self._client.transactions.commit(tx)
         except REFUSED:
             self._enter(recorder, Outcome.FAIL)
-        except tuff.TransactionsUnavailableError:
+        except tuff.errors.TransactionsUnavailableError:
             self._enter(recorder, self._resolved(tx))
         else:
             self._enter(recorder, Outcome.FAIL if ending < 0.3 else Outcome.OK)
@@ -187,7 +189,7 @@ class MixedClient:
             recorder.will_publish(topic, values)
         recorder.publishes_from_now()
         entries = [
-            tuff.PublishEntry(topic=topic_id(topic), payloads=[value.encode() for value in values])
+            PublishEntry(topic=topic_id(topic), payloads=[value.encode() for value in values])
             for topic, values in both
         ]
         try:
@@ -236,18 +238,26 @@ class Follower:
 
 
 def publish(
-    recorder: Recorder, topic: str, values: tuple[str, ...], call: Callable[[], tuff.Published]
+    recorder: Recorder,
+    topic: str,
+    values: tuple[str, ...],
+    call: Callable[[], tuff.Published | RollbackDetail],
 ) -> None:
     """Make the call, and record it with its times and ids."""
     invoked = time.monotonic_ns()
     answered = call()
+    completed = time.monotonic_ns()
+    if isinstance(answered, RollbackDetail):
+        first, last = tuff.MessageId(*answered.first), tuff.MessageId(*answered.last)
+    else:
+        first, last = answered.ids[0], answered.ids[-1]
     recorder.add(
         Publish(
             topic=topic,
             values=values,
             invoked=invoked,
-            completed=time.monotonic_ns(),
-            ids=(answered.first_id.hex(), answered.last_id.hex()),
+            completed=completed,
+            ids=(first.hex(), last.hex()),
         )
     )
 

@@ -30,7 +30,7 @@ from tests.faults.history import (
 )
 from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
 from tests.http.client import Client, Reply, ok
-from tuff.protocol.transaction import Transaction, TransactionState
+from tuff.protocol.transaction import TransactionState
 
 NAMESPACE = "cut"
 TOPICS = ("p0", "p1")
@@ -189,7 +189,7 @@ class Worker:
             self._ok(self._client.post(f"{TRANSACTIONS}/run", body))
 
 
-class FailingParticipant:
+class FailingParticipant(tuff.TransactionAware):
     """A participant after the table, whose commit can fail when the table has stored its rows, so
     that the table has to undo them."""
 
@@ -198,23 +198,14 @@ class FailingParticipant:
     def __init__(self) -> None:
         self.fails_commit = False
 
-    def start_tx(self, transaction: Transaction) -> None:
-        """It reads nothing."""
-
-    def update_tx(self, transaction: Transaction) -> None:
-        """It writes nothing."""
-
-    def tx_changes(self) -> Collection[bytes]:
+    def tx_changes(self, transaction: tuff.Transaction) -> Collection[bytes]:
         return ()
 
-    def commit_tx(self) -> None:
+    def commit_tx(self, transaction: tuff.Transaction) -> None:
         if self.fails_commit:
             _fail()
 
-    def post_commit(self) -> None:
-        """There is nothing to release."""
-
-    def rollback_tx(self) -> None:
+    def rollback_tx(self, transaction: tuff.Transaction) -> None:
         """There is nothing to undo."""
 
 
@@ -270,7 +261,7 @@ class TableWorker:
         except ZeroDivisionError:
             outcome = Outcome.FAIL
             if self._failing.fails_commit and pointer is not None:
-                state = client.transactions.outcome(int(pointer)).state
+                state = client.transactions.get(int(pointer)).state
                 self._has_undone |= state is TransactionState.ABORTED
         finally:
             if pointer is not None:

@@ -1,7 +1,10 @@
-"""One process of the application of `sql.py`, or its resolver; it works until it is killed.
+"""One process of the application of `sql.py` or `sql_groups.py`, or its resolver; it works until it
+is killed.
 
 python -m tests.faults.workload_sql sell NAME URL DSN
 python -m tests.faults.workload_sql sell-on-loop NAME URL DSN
+python -m tests.faults.workload_sql consume NAME URL DSN
+python -m tests.faults.workload_sql consume-on-loop NAME URL DSN
 python -m tests.faults.workload_sql resolve NAME URL DSN
 """
 
@@ -20,6 +23,7 @@ from tuff.sql.asyncpg import AsyncpgDatabase
 from tuff.sql.psycopg import PsycopgDatabase
 
 ORDERS = tuff.TopicId("faults", "orders")
+COPIES = tuff.TopicId("faults", "copies")
 DATABASE = "shop"
 AGAIN_S = 0.05  # seconds between attempts while PostgreSQL or the server is away
 RESOLVE_EVERY_S = 0.2  # seconds
@@ -82,6 +86,49 @@ async def _sell_on_loop(name: str, url: str, dsn: str) -> None:
         await asyncio.gather(*(sell_again(client, pool) for _ in range(TASKS)))
 
 
+def consume(name: str, url: str, dsn: str) -> None:
+    """Insert a row and publish a copy for each message, as a member of a group."""
+    shop = PsycopgDatabase(dsn, DATABASE)
+    while True:
+        try:
+            with (
+                tuff.Client(url, client_id=name, timeout=10) as client,
+                psycopg.connect(dsn) as connection,
+                client.consumer(ORDERS, group="billing", database=shop, batch=20) as consumer,
+            ):
+                for batch, tx in consumer.transactions(connection):
+                    for message in batch:
+                        item = message.payload.decode()
+                        connection.execute("INSERT INTO done (item) VALUES (%s)", [item])
+                        tx.publish(COPIES, item)
+        except (TuffError, psycopg.Error):
+            logging.exception("once more")
+            time.sleep(AGAIN_S)
+
+
+def consume_on_loop(name: str, url: str, dsn: str) -> None:
+    """As `consume`, by asyncpg."""
+    asyncio.run(_consume_on_loop(name, url, dsn))
+
+
+async def _consume_on_loop(name: str, url: str, dsn: str) -> None:
+    shop = AsyncpgDatabase(dsn, DATABASE)
+    while True:
+        try:
+            async with tuff.AsyncClient(url, client_id=name, timeout=10) as client:
+                connection = await asyncpg.connect(dsn)
+                async with client.consumer(
+                    ORDERS, group="billing", database=shop, batch=20
+                ) as consumer:
+                    async for batch, tx in consumer.transactions(connection):
+                        rows = [(message.payload.decode(),) for message in batch]
+                        await connection.executemany("INSERT INTO done (item) VALUES ($1)", rows)
+                        await tx.publish(COPIES, *(message.payload for message in batch))
+        except (TuffError, OSError, *ERRORS_OF_ASYNCPG):
+            logging.exception("once more")
+            await asyncio.sleep(AGAIN_S)
+
+
 def resolve(name: str, url: str, dsn: str) -> None:
     """Settle what is prepared."""
     with tuff.Client(url, client_id=name, timeout=10) as client:
@@ -90,5 +137,11 @@ def resolve(name: str, url: str, dsn: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    roles = {"sell": sell, "sell-on-loop": sell_on_loop, "resolve": resolve}
+    roles = {
+        "sell": sell,
+        "sell-on-loop": sell_on_loop,
+        "consume": consume,
+        "consume-on-loop": consume_on_loop,
+        "resolve": resolve,
+    }
     roles[sys.argv[1]](*sys.argv[2:])

@@ -7,11 +7,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from messaging.partitions import ONE_PARTITION, Partitions
-from messaging.storage.attributes import encode_attributes
-from messaging.storage.packed_rows import pack_rows
-from messaging.storage.pointer_index import IndexedRange
-from messaging.storage.rows import (
+from messaging.log.pointer_index import IndexedRange
+from messaging.log.topics import TopicRecord
+from messaging.model.attributes import encode_attributes
+from messaging.model.packed_rows import pack_rows
+from messaging.model.partitions import ONE_PARTITION, Partitions
+from messaging.model.producer_rows import (
+    GapRow,
+    ProducerRow,
+    Written,
+    gap_key,
+    pack_entry,
+    producer_key,
+    unpack_entry,
+)
+from messaging.model.rows import (
     HOLDS,
     LAST_BATCH_KEY,
     METADATA_KEY,
@@ -29,15 +39,16 @@ from messaging.storage.rows import (
     payload_key,
     prefix_of,
     topic_key,
+    undecided_key,
+    undecided_row,
 )
-from messaging.topics import TopicRecord
 from metadata.entry import Entry
 from process.backup_format import next_rows_part, transaction_parts
-from tuff.disk.backup_archive import pack_end, pack_head
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
+from tuff_storage.disk.backup_archive import pack_end, pack_head
 from tx import edits
 from tx.edits import Conflict, Edit, InvalidReason, PointerRange
 from tx.files import FileHeader, FileKind, pack_header
@@ -154,11 +165,14 @@ def row(means: Value) -> tuple[bytes, bytes]:
         "message": _message,
         "payload": _payload,
         "delayed": _delayed,
+        "undecided": _undecided,
         "topic": _topic,
         "index": _index,
         "metadata": _metadata,
         "hold": _hold,
         "position": _position,
+        "producer": _producer,
+        "gap": _gap,
     }
     key, made = makers[means["table"]](means)
     return key, made.to_bytes(key)
@@ -223,6 +237,13 @@ def _delayed(means: Value) -> tuple[bytes, MessageRow]:
     return delayed_key(_prefix(means), delayed_id), made
 
 
+def _undecided(means: Value) -> tuple[bytes, MessageRow]:
+    key, made = _delayed(means)
+    delayed_id = DelayedId.from_bytes(key)
+    row = undecided_row(means["pointer"], delayed_id, made.to_bytes(key))
+    return undecided_key(_prefix(means), delayed_id.offset), row
+
+
 def _topic(means: Value) -> tuple[bytes, TopicRecord]:
     log_start = MessageId(*means["log_start"])
     given = means["partitions"]
@@ -263,6 +284,22 @@ def _position(means: Value) -> tuple[bytes, Position]:
     position = MessageId(*means["position"])
     made = Position(position=position, updated_at_ms=means["updated_at_ms"])
     return named_row_key(POSITIONS, _prefix(means), means["name"]), made
+
+
+def _producer(means: Value) -> tuple[bytes, ProducerRow]:
+    entries = {}
+    for each in means["entries"]:
+        due_ms = each["due_ms"] and tuple(each["due_ms"])
+        first, last = Offset(*each["first"]), Offset(*each["last"])
+        written = Written(first, last, due_ms, tuple(each["partitions"]))
+        entries[each["number"]] = pack_entry(each["number"], each["crc"], written)
+        assert unpack_entry(entries[each["number"]]) == (each["crc"], written)
+    key = producer_key(_prefix(means), bytes.fromhex(means["producer"]))
+    return key, ProducerRow(means["answered"], entries)
+
+
+def _gap(means: Value) -> tuple[bytes, GapRow]:
+    return gap_key(_prefix(means)), GapRow(means["until_ms"])
 
 
 def _metadata(means: Value) -> tuple[bytes, LastBatch | StoreMetadata]:

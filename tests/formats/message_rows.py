@@ -7,9 +7,9 @@ from pathlib import Path
 from zlib import crc32
 
 import msgpack
-import plyvel
 
 from tests.formats.transaction_files import DamagedError, Value
+from tuff_storage.leveldb.engine import plyvel
 
 HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_PACKED = 1, 2, 4, 8, 16
 HAS_SEEN = 1  # of the row `mark`: the edit up to which transactions were durable
@@ -26,6 +26,7 @@ def read_row(key: bytes, value: bytes) -> Value:
     readers = {
         b"m": _message_row, b"p": _payload_row, b"t": _topic_row, b"i": _index_row, b"s": _metadata,
         b"h": _hold_row, b"r": _position_row, b"d": _delayed_row,
+        b"k": _producer_row,
     }  # fmt: skip
     return readers[table](rest, flags, body)
 
@@ -118,12 +119,24 @@ def _payload_row(rest: bytes, flags: int, body: bytes) -> Value:
 
 
 def _delayed_row(rest: bytes, flags: int, body: bytes) -> Value:
+    if rest[-18:-10] == b"\xff" * 8:
+        return _undecided_row(rest, flags, body)
     if flags & (HAS_POINTER | IS_REFERENCE):
         raise DamagedError(f"flags {flags} in a delayed row")
     found, content = _body(flags, body)
     del found["pointer"]
     times = {"due_ms": int.from_bytes(rest[-18:-10], "big"), "offset": _offset(rest[-10:])}
     return {"table": "delayed", **_prefix(rest[:-18]), **times, **found, "payload": content}
+
+
+def _undecided_row(rest: bytes, flags: int, body: bytes) -> Value:
+    """§8.9"""
+    found, content = _body(flags, body)
+    if flags != HAS_POINTER or len(content) < 8:
+        raise DamagedError("no undecided row")
+    key = b"d" + rest[:-18] + content[:8] + rest[-10:]
+    delayed = _delayed_row(key[1:], *_checked(key, content[8:]))
+    return {**delayed, "table": "undecided", "pointer": found["pointer"]}
 
 
 def _topic_row(rest: bytes, flags: int, body: bytes) -> Value:
@@ -173,8 +186,36 @@ def _position_row(rest: bytes, _flags: int, body: bytes) -> Value:
     return {"table": "position", **_named(rest), **found}
 
 
+def _producer_row(rest: bytes, _flags: int, body: bytes) -> Value:
+    """§8.10"""
+    at = _behind_prefix(rest)
+    if not rest[at:]:
+        return {"table": "gap", **_prefix(rest), "until_ms": struct.unpack(">Q", body)[0]}
+    found = {"producer": rest[at:].hex(), "answered": int.from_bytes(body[:8], "big")}
+    entries, body = [], body[8:]
+    while body:
+        number, crc, kind, ms, seq, count = struct.unpack_from(">QIBQHI", body)
+        body = body[27:]
+        last = ms * 65_536 + seq + count - 1
+        due_ms, partitions = None, ()
+        if kind & 1:
+            due_ms, body = list(struct.unpack_from(">QQ", body)), body[16:]
+        if kind & 2:
+            size = int.from_bytes(body[:2], "big")
+            partitions, body = struct.unpack_from(f">{size}H", body, 2), body[2 + 2 * size :]
+        entries.append(
+            {"number": number, "crc": crc, "first": [ms, seq], "last": list(divmod(last, 65_536)),
+             "due_ms": due_ms, "partitions": list(partitions)}
+        )  # fmt: skip
+    return {"table": "producer", **_prefix(rest[:at]), **found, "entries": entries}
+
+
+def _behind_prefix(rest: bytes) -> int:
+    return rest.index(b":", rest.index(b":") + 1) + 5  # behind both names, and the generation
+
+
 def _named(rest: bytes) -> Value:
-    at = rest.index(b":", rest.index(b":") + 1) + 5  # behind both names, and the generation
+    at = _behind_prefix(rest)
     return {**_prefix(rest[:at]), "name": rest[at:].decode("ascii")}
 
 

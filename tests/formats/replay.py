@@ -55,6 +55,7 @@ class State:
             "started": self._start,
             "epoch_begun": self._begin_epoch,
             "sink_forgotten": lambda edit: self.sinks.pop(edit["sink"]),
+            "store_joined": lambda _: None,
             "checkpointed": self._checkpoint,
             "committing": self._name_changes,
             "refused": lambda edit: self.open[edit["transaction_id"]].update(

@@ -25,9 +25,9 @@ from tests.formats.transaction_files import (
     read_proof,
     read_snapshot,
 )
-from tuff.disk.backup_archive import ArchiveError, read_parts
-from tuff.disk.locks import LOCK_FILE, DirectoryLock
-from tuff.disk.records import pack_frame
+from tuff_storage.disk.backup_archive import ArchiveError, read_parts
+from tuff_storage.disk.locks import LOCK_FILE, DirectoryLock
+from tuff_storage.disk.records import pack_frame
 from tx.edits import encode_edit
 from tx.files import DamagedFilesError
 from tx.snapshot_file import pack_snapshot
@@ -61,7 +61,8 @@ def decode(example: Example) -> Any:
         "snapshot": read_snapshot,
         "snapshot-of-jobs": read_snapshot,
         "snapshot-of-prepared": read_snapshot,
-        "snapshot-of-owners": read_snapshot,
+        "snapshot-of-principals": read_snapshot,
+        "snapshot-of-requests": read_snapshot,
         "archive": read_archive,
         "retention-state": read_state,
         "region-record": read_region,
@@ -104,7 +105,7 @@ def test_the_server_writes_the_bytes_of_the_page(example: Example) -> None:
 def test_the_page_has_an_example_of_every_edit() -> None:
     tags = [example.parts["body"][2] for example in EXAMPLES if example.name.startswith("edit-")]
 
-    assert tags == list(range(1, 18))
+    assert tags == list(range(1, 20))
 
 
 @pytest.mark.parametrize("example", named("log"))

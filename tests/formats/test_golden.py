@@ -9,9 +9,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from messaging.storage.pointer_index import IndexedRange
-from messaging.storage.rows import Hold, LastBatch, MessageRow, PayloadRow, Position, StoreMetadata
-from messaging.topics import TopicRecord
+from messaging.log.pointer_index import IndexedRange
+from messaging.log.topics import TopicRecord
+from messaging.model.rows import Hold, LastBatch, MessageRow, PayloadRow, Position, StoreMetadata
 from tests.formats.message_rows import read_row
 from tests.formats.replay import State, read_state
 from tests.formats.transaction_files import read_edit, read_log, read_snapshot
@@ -25,7 +25,7 @@ from tuff.protocol.transaction import Transaction, TransactionType
 from tx.conflicts import CommittedChanges
 from tx.edits import Conflict, InvalidReason, PointerRange
 from tx.files import FileHeader, FileKind, pack_header
-from tx.mixed_backups import StoreMark
+from tx.mixed_backups import RecordedFiles
 from tx.outcomes import EndedState, OpenTransaction, Outcome, PackedOutcomes
 from tx.recovery import Recovered, recover
 from tx.snapshot_file import pack_snapshot
@@ -185,7 +185,7 @@ def test_the_independent_reader_replays_the_golden_log_to_the_state_of_the_serve
 
     mine = read_state(tmp_path)
 
-    require_same(mine, recover(tmp_path, StoreMark(STORE_ID, P + 64)))
+    require_same(mine, recover(tmp_path, RecordedFiles(STORE_ID, P + 64)))
     assert mine.read_pointer == P + 4
     assert mine.in_progress == {P + 5}
     assert (mine.blocks, mine.highest_reserved, mine.is_clean) == ([], P + 64, True)
@@ -199,7 +199,7 @@ def test_the_independent_reader_reads_the_golden_snapshot_to_the_state_of_the_se
 
     mine = read_state(tmp_path)
 
-    require_same(mine, recover(tmp_path, StoreMark(STORE_ID, P + 63)))
+    require_same(mine, recover(tmp_path, RecordedFiles(STORE_ID, P + 63)))
     assert mine.in_progress == {P + 10, P + 20, P + 21}
     assert (mine.highest_reserved, mine.is_clean) == (P + 63, False)
 

@@ -21,7 +21,8 @@ FRAME_BYTES_MAX = 1 << 30
 MAGICS = {b"TUFFTXLG": "txlog", b"TUFFTXSN": "snapshot"}
 VERSION = 1
 PREPARED_VERSION = 2  # of a snapshot with prepared transactions
-OWNERS_VERSION = 3  # of a snapshot with owners
+PRINCIPALS_VERSION = 3  # of a snapshot with principals
+REQUESTS_VERSION = 4  # of a snapshot with request ids, or transactions of messages only
 HEADER_MEMBERS = {
     "sequence", "store_id", "created_ms", "lsn", "previous_sequence", "previous_length",
 }  # fmt: skip
@@ -147,6 +148,16 @@ EDITS = {
     **EDITS,
     16: ("started", {**EDITS[3][1], "principal": text}),
     17: ("epoch_begun", {**EDITS[12][1], "principal": text}),
+    18: (
+        "started",
+        {
+            **EDITS[3][1],
+            "principal": maybe(text),
+            "request_id": maybe(text),
+            "is_messages_only": flag,
+        },
+    ),
+    19: ("store_joined", _OF),
 }
 
 
@@ -168,7 +179,7 @@ def read_beginning(data: bytes) -> tuple[Value, int]:
         raise DamagedError("no transaction file")
     version = int.from_bytes(data[8:10], "big")
     frame = read_frame(data, 10)
-    of_snapshots = (VERSION, PREPARED_VERSION, OWNERS_VERSION)
+    of_snapshots = (VERSION, PREPARED_VERSION, PRINCIPALS_VERSION, REQUESTS_VERSION)
     versions = of_snapshots if MAGICS[data[:8]] == "snapshot" else (VERSION,)
     if version not in versions or frame is None:
         raise DamagedError(f"version {version}, or a damaged header")
@@ -257,7 +268,8 @@ SINK = record({"name": text, "epoch": number, "run_id": text, "transaction_id": 
                "lsn": number, "fenced": many(text)})  # fmt: skip
 PREPARED = record({"lsn": number, "at_ms": number, "database": text,
                    "published": many(DETAIL)})  # fmt: skip
-OWNER = record({"transaction_id": number, "principal": text})
+PRINCIPAL = record({"transaction_id": number, "principal": text})
+REQUEST = record({"transaction_id": number, "request_id": text})
 LISTS = record({"started": many(number), "ended": many(number), "added": many(number),
                 "cleared": many(number)})  # fmt: skip
 
@@ -280,7 +292,9 @@ class _Snapshot:
             6: lambda given: self.value["commits"].extend(map(COMMIT, given)),
             7: lambda given: self.value.setdefault("sinks", []).extend(map(SINK, given)),
             8: self._prepared,
-            9: lambda given: self.value.setdefault("owners", []).extend(map(OWNER, given)),
+            9: lambda given: self.value.setdefault("principals", []).extend(map(PRINCIPAL, given)),
+            10: lambda given: self.value.setdefault("requests", []).extend(map(REQUEST, given)),
+            11: lambda given: self.value.setdefault("messages_only", []).extend(map(number, given)),
         }
         if tag not in readers:
             raise DamagedError(f"a frame with the unknown tag {tag}")

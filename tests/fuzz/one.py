@@ -8,7 +8,9 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["admin", "messaging", "process", "tuff", "tx"]):
+with atheris.instrument_imports(
+    include=["admin", "messaging", "process", "tuff", "tuff_cli", "tuff_storage", "tx"]
+):
     from tests.fuzz.targets import TARGETS
 
 

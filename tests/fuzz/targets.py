@@ -17,22 +17,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from admin.inspect_tables import decoded
-from messaging.groups import share_records
-from messaging.groups import state as group_state
-from messaging.retention.region_observers import RegionRecord, UnreadableRecordError
-from messaging.storage.attributes import decode_attributes
-from messaging.storage.hbase import journal
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.leveldb_corruption import CorruptRange, corrupt_ranges_in
-from messaging.storage.packed_rows import (
-    first_whole,
+from kernel.exchange import read_object
+from messaging.engines.hbase import journal
+from messaging.engines.leveldb import LevelDbStore
+from messaging.engines.leveldb_corruption import CorruptRange, corrupt_ranges_in
+from messaging.engines.sstable import read_changes, read_entries, read_layout, read_ranges
+from messaging.groups import records as group_records
+from messaging.log.pointer_index import IndexedRange
+from messaging.log.region_observers import RegionRecord, UnreadableRecordError
+from messaging.log.topics import TopicRecord
+from messaging.model.attributes import decode_attributes
+from messaging.model.packed_rows import (
     open_packed,
     require_packed,
     rows_in,
     whole_rows,
 )
-from messaging.storage.pointer_index import IndexedRange
-from messaging.storage.rows import (
+from messaging.model.producer_rows import GapRow, ProducerRow, unpack_entry
+from messaging.model.rows import (
     DamagedRowError,
     Hold,
     LastBatch,
@@ -42,25 +44,17 @@ from messaging.storage.rows import (
     StoreMetadata,
     frame,
     is_whole,
-    split_log_message,
+    split_undecided,
 )
-from messaging.topics import TopicRecord
 from process.backup_format import unpack_rows
 from process.request_parser import read_target
-from tuff import calls, transaction_calls
-from tuff.calls import PollQuestion, Response
-from tuff.checksum import crc32
-from tuff.disk.backup_archive import ArchiveError, read_parts
-from tuff.disk.records import pack_frame
-from tuff.leveldb.log import MalformedError as MalformedLevelDbError
-from tuff.leveldb.log import Record, read_batch, read_records
-from tuff.leveldb.sstable import read_changes, read_entries, read_layout, read_ranges
-from tuff.protocol import avro, json_forms
+from tuff import reading, transaction_calls
+from tuff.flows import Call
+from tuff.protocol import avro, json_bodies
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, TuffError
-from tuff.protocol.exchange import read_object
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.json_forms import parse_json
+from tuff.protocol.json_bodies import parse_json
 from tuff.protocol.session_frames import (
     FrameReader,
     Kind,
@@ -68,10 +62,11 @@ from tuff.protocol.session_frames import (
     greeting_of,
     path_parameters,
     query_pairs,
+    reply_of,
 )
 from tuff.protocol.session_frames import frame as session_frame
 from tuff.protocol.transaction import Transaction
-from tuff.session_calls import response_of
+from tuff.reading import PollQuestion
 from tuff.tables.compaction import Compacted
 from tuff.tables.hbase_row_format import Cell, read_cell
 from tuff.tables.row_format import (
@@ -84,6 +79,12 @@ from tuff.tables.row_format import (
     read_value,
     read_version,
 )
+from tuff.wire import Response
+from tuff_storage.checksum import crc32
+from tuff_storage.disk.backup_archive import ArchiveError, read_parts
+from tuff_storage.disk.records import pack_frame
+from tuff_storage.leveldb.log import MalformedError as MalformedLevelDbError
+from tuff_storage.leveldb.log import Record, read_batch, read_records
 from tx.edits import MalformedError, decode_edit
 from tx.files import HEAD_SIZE, DamagedFilesError, FileKind, read_header
 from tx.snapshot_file import read_snapshot
@@ -147,6 +148,7 @@ RowKind = type[
     | StoreMetadata
     | Hold
     | Position
+    | GapRow
 ]
 
 
@@ -156,6 +158,17 @@ def _row(kind: RowKind) -> Decode:
         return kind.from_bytes(key, frame(key, flags, body))
 
     return decode
+
+
+def _undecided_row(data: bytes) -> object:
+    key, flags, body = split(data)
+    return split_undecided(key, frame(key, flags, body))
+
+
+def _producer_row(data: bytes) -> object:
+    key, flags, body = split(data)
+    row = ProducerRow.from_bytes(key, frame(key, flags, body))
+    return [unpack_entry(entry) for entry in row.entries.values()]
 
 
 def _packed_rows(data: bytes) -> object:
@@ -186,7 +199,7 @@ def _commit(data: bytes) -> object:
     return journal.unpack(cell[:1] + crc + cell[5:], chunks)
 
 
-def _answer(call: calls.Call[object]) -> Decode:
+def _answer(call: Call[object]) -> Decode:
     headers = {"tuff-next": "0" * 40, "tuff-caught-up": "true"}
     if call.request.accept is not None:
         headers["content-type"] = call.request.accept
@@ -233,7 +246,7 @@ def _leveldb_table(data: bytes) -> object:
 def _corrupt_ranges(data: bytes) -> object:
     whole = CorruptRange(b"", b"\xff", "damaged")
     return [
-        corrupt_ranges_in(read_entries(data, block), whole, 1 << 20, first_whole=first_whole)
+        corrupt_ranges_in(read_entries(data, block), whole, 1 << 20)
         for _, block in read_ranges(data)
     ]
 
@@ -277,10 +290,10 @@ def _hex(*digits: str) -> Callable[[], list[bytes]]:
 
 def _group_records() -> list[bytes]:
     return [
-        group_state.to_bytes(each)
+        group_records.CONSUMER_RECORDS.to_bytes(each)
         for each in (
-            group_state.MemberLeftRecord(member_id="m1"),
-            group_state.OffsetRecord(
+            group_records.MemberLeftRecord(member_id="m1"),
+            group_records.OffsetRecord(
                 member_id="m1", partition="t:0", after=MessageId(7, 1), at_ms=8, pointer=9
             ),
         )
@@ -289,10 +302,10 @@ def _group_records() -> list[bytes]:
 
 def _share_records() -> list[bytes]:
     return [
-        share_records.to_bytes(each)
+        group_records.SHARE_RECORDS.to_bytes(each)
         for each in (
-            share_records.LowMarkRecord(low=bytes(20)),
-            share_records.DoneRecord(ids=(bytes(20),), is_rejection=True, pointer=9),
+            group_records.LowMarkRecord(low=bytes(20)),
+            group_records.RejectedRecord(ids=(bytes(20),), pointer=9),
         )
     ]
 
@@ -300,7 +313,7 @@ def _share_records() -> list[bytes]:
 def _commits() -> list[bytes]:
     """A commit in one cell, and one whose rows stand in a chunk."""
     rows = {b"ma": b"value", b"mb": None}
-    commit = journal.Commit(token=bytes(16), timestamp_ms=7, first=1, owner="here", rows=rows)
+    commit = journal.Commit(token=bytes(16), timestamp_ms=7, first=1, holder="here", rows=rows)
     whole, claim = journal.pack(commit)[0], journal.pack(replace(commit, rows={}))[0]
     body = whole[len(claim) :]
     chunked = claim[:40] + b"\x01" + claim[41:]  # the number of its chunks
@@ -322,7 +335,7 @@ _MESSAGE = {
     "payload": {"base64": "AP8="}, "ttl": 5,
     "key": "k", "tags": ["eu", "paid"], "headers": {"n": ["1", {"base64": "/w=="}], "m": ""},
 }  # fmt: skip
-_OBJECT = json_forms.transaction_to_json(_transaction(), lists=True)
+_OBJECT = json_bodies.transaction_to_json(_transaction(), lists=True)
 
 
 def _json(read: Callable[[object], object]) -> Decode:
@@ -340,7 +353,7 @@ def _session(data: bytes) -> None:
         elif elements[0] == Kind.GREETING:
             greeting_of(elements)
         elif elements[0] == Kind.REPLY:
-            response_of(elements)
+            reply_of(elements)
     if error is not None:
         raise error
 
@@ -383,19 +396,19 @@ TARGETS: Sequence[Target] = (
         "avro-consume", avro.decode_consume_request, TuffError, _hex("0401001402", "020e010202"),
     ),
     _target(
-        "json-publish", _json(json_forms.publish_request_from_json), TuffError,
+        "json-publish", _json(json_bodies.publish_request_from_json), TuffError,
         _of({"transactionWritePointer": "5", "messages": ["a", _MESSAGE]}),
     ),
     _target(
-        "json-entries", _json(json_forms.publish_entries_from_json), TuffError,
+        "json-entries", _json(json_bodies.publish_entries_from_json), TuffError,
         _of([{"namespace": "n", "topic": "t", "messages": ["a", _MESSAGE], "pointer": 5}]),
     ),
-    _target("json-rollback", _json(json_forms.rollback_detail_from_json), TuffError, _of(_DETAIL)),
+    _target("json-rollback", _json(json_bodies.rollback_detail_from_json), TuffError, _of(_DETAIL)),
     _target(
-        "json-consume", _json(json_forms.consume_request_from_json), TuffError,
+        "json-consume", _json(json_bodies.consume_request_from_json), TuffError,
         _of({"startFrom": "00" * 20, "inclusive": True, "limit": 7, "transaction": _OBJECT}, {}),
     ),
-    _target("json-transaction", _json(json_forms.transaction_from_json), TuffError, _of(_OBJECT)),
+    _target("json-transaction", _json(json_bodies.transaction_from_json), TuffError, _of(_OBJECT)),
     _target(
         "json-body",
         lambda data: read_object(data, "application/json", members=("a", "b"), what="the body"),
@@ -409,11 +422,11 @@ TARGETS: Sequence[Target] = (
     ),
     _target("message-id", MessageId.from_bytes, TuffError, _of(bytes(range(20)))),
     _target(
-        "reply-poll", _answer(calls.poll(TOPIC, PollQuestion())), TuffError,
+        "reply-poll", _answer(reading.poll(TOPIC, PollQuestion())), TuffError,
         _of(bytes.fromhex("0228" + "11" * 20 + "0261" + "00000000"), b'!{"code":"not_found"}'),
     ),
     _target(
-        "reply-offsets", _answer(calls.offsets(TOPIC, isolation="all")), TuffError,
+        "reply-offsets", _answer(reading.offsets(TOPIC, isolation="all")), TuffError,
         _of({"generation": 1, "earliest": "00" * 20, "end": None, "blockedBy": "5"}),
     ),
     _target(
@@ -450,19 +463,19 @@ TARGETS: Sequence[Target] = (
     _target("index-row", _row(IndexedRange), DamagedRowError, _like("index-.*")),
     _target("mark-row", _row(LastBatch), DamagedRowError, _like("mark-.*")),
     _target("facts-row", _row(StoreMetadata), DamagedRowError, _like("facts-.*")),
+    _target("undecided-row", _undecided_row, DamagedRowError, _like("undecided-.*")),
     _target(
-        "log-message", split_log_message, DamagedRowError, _hex("0000015896dfd07b" "41", "00" * 8)
+        "group-record", group_records.CONSUMER_RECORDS.from_bytes,
+        group_records.DamagedRecordOfGroupError, _group_records,
     ),
     _target(
-        "group-record", group_state.from_bytes, group_state.DamagedRecordOfGroupError,
-        _group_records,
-    ),
-    _target(
-        "share-record", share_records.from_bytes, group_state.DamagedRecordOfGroupError,
-        _share_records,
+        "share-record", group_records.SHARE_RECORDS.from_bytes,
+        group_records.DamagedRecordOfGroupError, _share_records,
     ),
     _target("hold-row", _row(Hold), DamagedRowError, _like("hold-row")),
     _target("position-row", _row(Position), DamagedRowError, _like("position-row")),
+    _target("producer-row", _producer_row, DamagedRowError, _like("producer-row")),
+    _target("gap-row", _row(GapRow), DamagedRowError, _like("gap-row")),
     Target("inspected-row", _inspected, (), _like(".*-row.*")),
     _target("region-record", _region_record, UnreadableRecordError, _like("region-record")),
     Target("journal-commit", _commit, (journal.DamagedJournalError,), _commits),
@@ -497,10 +510,10 @@ TARGETS: Sequence[Target] = (
 def _leveldb() -> tuple[list[bytes], list[bytes]]:
     """The log and the table of a small LevelDB."""
     with TemporaryDirectory() as directory:
-        store = LevelDbStore(Path(directory), first_whole=first_whole)
+        store = LevelDbStore(Path(directory))
         store.write([(bytes((97, number)), bytes(3)) for number in range(5)])
         store.write([(b"b", None)])
         logs = [path.read_bytes() for path in Path(directory).glob("*.log")]
         store.close()
-        LevelDbStore(Path(directory), first_whole=first_whole).close()
+        LevelDbStore(Path(directory)).close()
         return logs, [path.read_bytes() for path in Path(directory).glob("*.ldb")]

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access.principals import AccessFileError, parse
+from kernel.exchange import Request
 from process.access_guard import AccessGuard
 from process.tls import names_of
 from tests.secret_values import CLUSTER_SECRET as SECRET
 from tests.secret_values import hash_of_token, require_no_secret
+from tuff.protocol import operations
 from tuff.protocol.errors import UnauthenticatedError
-from tuff.protocol.exchange import Request
 
 FILE = f'[principals.a]\ntokens = ["{hash_of_token("a")}"]\ncertificates = ["a.example"]\n'
 ALMOST = f"Tuff-Server {SECRET[:-1]} "
@@ -38,7 +39,7 @@ def test_no_other_token_and_no_other_name_is_a_principal(
     head = Request({}, (), None, None, b"", False, False, scheme + text, certificate)
     for each in (head, head._replace(authorization=None)):
         with pytest.raises(UnauthenticatedError):
-            guard.require_head("GET /v1/namespaces", each)
+            guard.require_head(operations.LIST_NAMESPACES, each)
 
 
 @given(names=st.lists(st.tuples(KINDS, TEXTS), max_size=5))

@@ -19,7 +19,7 @@ from tests.fuzz.targets import ROOT, TARGETS, Target
 MEMORY_BYTES_MAX = 2 << 20  # bytes at once, of an input of a few hundred
 CHANGES_MAX = 6
 
-ROOMS = ("admin", "messaging", "process", "tuff", "tx")
+ROOMS = ("admin", "messaging", "process", "tuff", "tuff_cli", "tuff_storage", "tx")
 NAMES = re.compile(r"from_bytes|decoded|unpack|(decode|unpack|parse|read|open|split)_\w+")
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=str)

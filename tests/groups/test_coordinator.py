@@ -5,32 +5,37 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from messaging.groups import coordinator
+from messaging.groups import group_logs
+from messaging.groups.consumer_state import GroupState
 from messaging.groups.coordinator import GroupCoordinator, MemberView
-from messaging.groups.decisions import Heartbeat
-from messaging.groups.state import GroupState, MemberRecord
+from messaging.groups.member_requests import Heartbeat
+from messaging.groups.records import CONSUMER_RECORDS, MemberRecord
+from messaging.read.counts import MessageCount
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from tests.messaging.world import AUDIT, FlakyWorld, World, settle_down
+from tests.messaging.world import AUDIT, FlakyWorld, World, publish, settle_down
 from tuff.protocol.errors import (
     DamagedRecordError,
+    FuturePositionError,
     GroupNotEmptyError,
     GroupNotFoundError,
     PartitionNotAssignedError,
     StorageUnavailableError,
     UnknownMemberError,
 )
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.group_preferences import GroupStart
+from tuff.protocol.ids import LAST_ID, MessageId, TopicId
 from tuff.protocol.requests import PublishRequest
 
 LOG = TopicId("default", "billing:group")
 NAME = AUDIT.partition(0).name
 
 
-async def joined(groups: GroupCoordinator, member_id: str = "m1") -> MemberView:
-    return await groups.join(
-        LOG, MemberRecord(member_id=member_id, topics=(AUDIT.name,), assignor="range")
-    )
+async def joined(
+    groups: GroupCoordinator, member_id: str = "m1", start: GroupStart | None = None
+) -> MemberView:
+    request = MemberRecord(member_id=member_id, topics=(AUDIT.name,), assignor="range")
+    return await groups.join(LOG, request, start)
 
 
 async def beat(groups: GroupCoordinator, view: MemberView, *owned: str) -> MemberView:
@@ -121,7 +126,7 @@ async def test_a_group_without_members_is_left_alone_by_ticks(service: Messaging
 async def test_a_summary_replaces_the_log_before_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator, "RECORDS_COUNT_MAX", 20)
+    monkeypatch.setattr(group_logs, "SUMMARY_BYTES_MIN", 2_000)
     async with world.running(audit={}) as service:
         await joined(service.groups)
         for number in range(1, 50):
@@ -272,7 +277,7 @@ async def test_requests_of_one_group_take_turns(service: MessagingService) -> No
 def loaded(payloads: list[bytes]) -> GroupState:
     state = GroupState()
     for payload in payloads:
-        state.apply(coordinator.from_bytes(payload))
+        state.apply(CONSUMER_RECORDS.from_bytes(payload))
     return state
 
 
@@ -293,6 +298,18 @@ async def test_a_deleted_group_begins_again(service: MessagingService) -> None:
     assert await committed(service.groups) is None
 
 
+async def test_nothing_of_a_log_counts_once_it_was_deleted(service: MessagingService) -> None:
+    """A former coordinator, for example, has the group in memory."""
+    await joined(service.groups)
+    await commit(service.groups, 5)
+    await service.topics.delete(LOG)
+
+    await joined(service.groups, "m2")
+
+    state = await service.groups.committed(LOG)
+    assert (list(state.members), state.offsets) == (["m2"], {})
+
+
 async def test_a_record_that_can_not_be_read_is_reported_with_its_place(world: World) -> None:
     async with world.running(audit={}) as service:
         await joined(service.groups)
@@ -301,6 +318,72 @@ async def test_a_record_that_can_not_be_read_is_reported_with_its_place(world: W
     async with world.running() as service:
         with pytest.raises(DamagedRecordError, match=f"at {written.first.hex()}"):
             await service.groups.committed(LOG)
+
+
+async def test_a_group_is_not_reset_into_the_future(
+    world: World, service: MessagingService
+) -> None:
+    await joined(service.groups)
+    await service.groups.leave(LOG, "m1", keeps_assignment=False)
+    future = MessageId(world.clock.now_ms + 1, 0)
+
+    for reset in (future, LAST_ID):
+        with pytest.raises(FuturePositionError):
+            await service.groups.reset(LOG, {NAME: reset})
+
+    assert await committed(service.groups) is None
+    world.clock.now_ms += 1
+    await service.groups.reset(LOG, {NAME: future})
+
+
+async def test_the_lag_is_the_number_of_unread_messages_and_the_age_of_the_oldest(
+    world: World, service: MessagingService
+) -> None:
+    await joined(service.groups)
+    published = await publish(service, b"a", b"b", b"c")
+    await service.groups.commit(LOG, "m1", 1, {NAME: published.first}, pointer=None)
+    world.clock.now_ms += 5_000
+
+    (found,) = await service.groups.lags(LOG, await service.groups.committed(LOG))
+    (shown,) = await service.groups.all_lags(count_max=10)
+
+    assert found.lag is not None
+    assert (found.lag.behind_ms, found.lag.unread.count) == (0, 2)
+    assert found.lag.unread.age_ms(now_ms=world.clock.now_ms) == 5_000
+    assert shown.lags == {NAME: found.lag}
+
+
+async def test_a_group_without_members_and_offsets_shows_what_waits_for_it(
+    service: MessagingService,
+) -> None:
+    await joined(service.groups)
+    await service.groups.leave(LOG, "m1", keeps_assignment=False)
+    await publish(service, b"a", b"b")
+
+    (found,) = await service.groups.lags(LOG, await service.groups.committed(LOG))
+    (shown,) = await service.groups.all_lags(count_max=10)
+
+    assert found.lag is not None
+    assert (found.partition, found.lag.unread.count) == (NAME, 2)
+    assert shown.lags == {NAME: found.lag}
+
+
+async def test_rows_that_were_rolled_back_are_no_lag(
+    world: World, service: MessagingService
+) -> None:
+    await joined(service.groups)
+    published = await publish(service, b"a")
+    await service.groups.commit(LOG, "m1", 1, {NAME: published.last}, pointer=None)
+    world.clock.now_ms += 5_000
+    await publish(service, b"b", pointer=world.transactions.start(1))
+    await world.abort(service, 1)
+
+    (found,) = await service.groups.lags(LOG, await service.groups.committed(LOG))
+    (shown,) = await service.groups.all_lags(count_max=10)
+
+    assert found.lag is not None
+    assert (found.lag.behind_ms, found.lag.unread) == (0, MessageCount())
+    assert shown.lags == {NAME: found.lag}
 
 
 async def test_a_deleted_topic_is_taken_from_its_member(service: MessagingService) -> None:
@@ -313,3 +396,29 @@ async def test_a_deleted_topic_is_taken_from_its_member(service: MessagingServic
     await beat(service.groups, view)
     with pytest.raises(PartitionNotAssignedError):
         await commit(service.groups, 7)
+
+
+class OtherServer:
+    """Counts the questions about the partitions of its topics."""
+
+    def __init__(self) -> None:
+        self.asked_count = 0
+
+    async def partitions(self, _topic: TopicId) -> list[int]:
+        self.asked_count += 1
+        return [0, 1]
+
+
+async def test_the_partitions_of_another_server_are_asked_for_again_once_the_clock_was_set_back(
+    world: World, service: MessagingService
+) -> None:
+    """A group would not learn of new partitions until the clock has passed its old time again."""
+    other = OtherServer()
+
+    async def ask() -> list[str]:
+        return await service.groups._foreign_partitions(other, AUDIT, None)  # type: ignore[arg-type]  # it is asked for nothing else
+
+    assert (await ask(), await ask(), other.asked_count) == (["audit:0", "audit:1"],) * 2 + (1,)
+    world.clock.now_ms -= 3_600_000
+    await ask()
+    assert other.asked_count == 2

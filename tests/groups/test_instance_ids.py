@@ -2,8 +2,9 @@
 
 import pytest
 
-from messaging.groups.decisions import join, leave
-from messaging.groups.state import GroupState, MemberRecord
+from messaging.groups.consumer_state import GroupState
+from messaging.groups.member_requests import join, leave
+from messaging.groups.records import MemberRecord
 from tuff.protocol.errors import UnreleasedInstanceIdError
 
 FOUR = {"t": ("t:0", "t:1", "t:2", "t:3")}

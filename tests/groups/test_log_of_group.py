@@ -2,10 +2,11 @@
 
 import pytest
 
-from messaging.groups import coordinator
+from messaging.groups import coordinator, group_logs
+from messaging.groups.consumer_state import GroupState
 from messaging.groups.coordinator import GroupCoordinator, MemberView
-from messaging.groups.decisions import Heartbeat
-from messaging.groups.state import AssignmentRecord, GroupState, MemberLeftRecord, MemberRecord
+from messaging.groups.member_requests import Heartbeat
+from messaging.groups.records import AssignmentRecord, MemberLeftRecord, MemberRecord
 from messaging.read.poll import Poll
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, World
@@ -48,7 +49,7 @@ async def test_a_namespace_has_a_limited_number_of_groups(monkeypatch: pytest.Mo
 async def test_transactions_that_overlap_do_not_let_the_log_grow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coordinator, "RECORDS_COUNT_MAX", 10)
+    monkeypatch.setattr(group_logs, "SUMMARY_BYTES_MIN", 1_000)
     world = World()
     async with world.running(audit={}) as service:
         await joined(service.groups)
@@ -70,7 +71,7 @@ async def test_transactions_that_overlap_do_not_let_the_log_grow(
 async def test_a_summary_keeps_the_records_of_a_transaction_in_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coordinator, "RECORDS_COUNT_MAX", 5)
+    monkeypatch.setattr(group_logs, "SUMMARY_BYTES_MIN", 500)
     world = World()
     async with world.running(audit={}) as service:
         await joined(service.groups)

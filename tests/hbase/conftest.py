@@ -1,14 +1,14 @@
 """One real HBase for all tests of this folder; each test uses its own tables."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-import tuff
-from messaging.storage.hbase.settings import HBaseSettings
+from messaging.engines.hbase.settings import HBaseSettings
 from tests.client.conftest import client as client
 from tests.client.conftest import server as server
 from tests.hbase.deployments import server_settings
@@ -17,6 +17,9 @@ from tests.http.process import ServerProcess, serve
 from tests.table.conftest import OpenTable
 from tests.table.conftest import service as service
 from tests.table.conftest import table as table
+from tuff.tables.hbase_cells import HBaseCells
+from tuff.tables.hbase_table import HBaseVersionStore
+from tuff.tables.open_transactions import BUFFER_BYTES_MAX
 from tuff.tables.versioned_table import VersionedTable
 
 NewServer = Callable[..., ServerProcess]
@@ -37,9 +40,23 @@ def open_table(hbase: LocalHBase) -> OpenTable:
 
     def open_it(path: str | os.PathLike[str], **options: object) -> VersionedTable:
         name = "table-" + sha256(os.fspath(path).encode()).hexdigest()[:16]
-        return tuff.HBaseTransactionalTable(gateway(hbase), name, **{"grace_s": 0.0, **options})
+        return open_with(gateway(hbase), name, **options)
 
     return open_it
+
+
+def open_with(
+    address: str,
+    name: str,
+    *,
+    buffer_bytes: int = BUFFER_BYTES_MAX,
+    grace_s: float = 0.0,
+    **of_store: Callable[[], object],
+) -> VersionedTable:
+    """An `HBaseTransactionalTable` whose ids or whose clock are known."""
+    cells = HBaseCells(address, name, elapsed_s=of_store.get("elapsed_s", time.monotonic))
+    store = HBaseVersionStore(cells, grace_s=grace_s, **of_store)
+    return VersionedTable(name, store, buffer_bytes=buffer_bytes)
 
 
 def gateway(hbase: LocalHBase) -> str:

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 
-from messaging.storage.hbase.connections_and_writes import gateways_of
-from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
-from messaging.storage.hbase.store import HBaseOpener
-from messaging.storage.hbase.table_admin import OBSERVER, TableAdmin, plans, write_layout
+from messaging.engines.hbase.connections_and_writes import gateways_of
+from messaging.engines.hbase.settings import FOREVER_S, HBaseSettings
+from messaging.engines.hbase.store import HBaseOpener
+from messaging.engines.hbase.table_admin import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local_hbase import Ports
 
 SALTS = 4  # several, and quickly created

@@ -31,9 +31,9 @@ SALTS = 2
 
 def settings_for(gateways: str, home: Path) -> list[str]:
     """The settings of a server with this data directory. Missing tables are created."""
-    from messaging.storage.hbase.connections_and_writes import gateways_of
-    from messaging.storage.hbase.settings import HBaseSettings
-    from messaging.storage.hbase.table_admin import TableAdmin, plans, write_layout
+    from messaging.engines.hbase.connections_and_writes import gateways_of
+    from messaging.engines.hbase.settings import HBaseSettings
+    from messaging.engines.hbase.table_admin import TableAdmin, plans, write_layout
     from tests.hbase.deployments import server_settings
 
     thrift, thrift2 = gateways.split(",")

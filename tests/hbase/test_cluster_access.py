@@ -12,6 +12,7 @@ from tests.cluster.local_cluster import LocalCluster, local_cluster
 from tests.hbase.marks import NEEDS_HBASE
 from tests.http.client import until
 from tests.secret_values import CLUSTER_SECRET, hash_of_token, token_of
+from tuff.errors import ForbiddenError
 
 pytestmark = NEEDS_HBASE
 
@@ -78,7 +79,7 @@ def test_every_server_answers_with_the_rights_of_the_principal(
             for topic in topics:
                 alice.publish(topic, server)
                 assert reader.poll(topic)[-1].payload == server.encode()
-                with pytest.raises(tuff.ForbiddenError, match="principal reader"):
+                with pytest.raises(ForbiddenError, match="principal reader"):
                     reader.publish(topic, "no")
 
 
@@ -95,7 +96,7 @@ def test_a_transaction_has_its_owner_at_every_server(cluster: LocalCluster, home
         ):
             (shown,) = admin.transactions.overview().in_progress
             assert shown.transaction_id == transaction.transaction_id
-            with pytest.raises(tuff.ForbiddenError, match="does not belong to principal bob"):
+            with pytest.raises(ForbiddenError, match="does not belong to principal bob"):
                 bob.transactions.abort(transaction)
     with client(cluster, home, "s3", "alice") as alice:
         alice.transactions.commit(transaction)
@@ -115,7 +116,7 @@ def test_only_its_owner_writes_under_a_transaction_at_every_server(
             client(cluster, home, server, "bob") as bob,
         ):
             alice.publish(topic, server, transaction=transaction)
-            with pytest.raises(tuff.ForbiddenError, match="does not belong to principal bob"):
+            with pytest.raises(ForbiddenError, match="does not belong to principal bob"):
                 bob.publish(topic, "no", transaction=transaction)
     with client(cluster, home, "s2", "alice") as alice:
         alice.transactions.abort(transaction)
@@ -124,7 +125,7 @@ def test_only_its_owner_writes_under_a_transaction_at_every_server(
 def test_every_server_writes_to_the_audit_topic(cluster: LocalCluster, home: Path) -> None:
     audit, gone = tuff.TopicId("system", "audit"), tuff.TopicId("shop", "gone")
     for server in cluster.servers:
-        with client(cluster, home, server, "bob") as bob, pytest.raises(tuff.ForbiddenError):
+        with client(cluster, home, server, "bob") as bob, pytest.raises(ForbiddenError):
             bob.topics.delete(gone)
 
     def servers() -> set[str]:
@@ -137,5 +138,8 @@ def test_every_server_writes_to_the_audit_topic(cluster: LocalCluster, home: Pat
 
     until(lambda: servers() == {*cluster.servers}, within_s=30, what="an act of each server")
     for server in cluster.servers:
-        with client(cluster, home, server, "admin") as admin, pytest.raises(tuff.ForbiddenError):
+        with (
+            client(cluster, home, server, "admin") as admin,
+            pytest.raises(ForbiddenError),
+        ):
             admin.publish(audit, "forged")

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from admin.hbase_regions import RegionServer
-from messaging.storage.engine import StoreError
-from messaging.storage.hbase.layout import TABLES
-from messaging.storage.hbase.settings import HBaseSettings
-from messaging.storage.hbase.table_admin import TableAdmin, TablePlan, plans
-from messaging.storage.rows import HOLDS, Hold, named_row_key, prefix_of, topic_key
-from messaging.topics import TopicRecord
+from messaging.engines.engine import StoreError
+from messaging.engines.hbase.layout import TABLES
+from messaging.engines.hbase.settings import HBaseSettings
+from messaging.engines.hbase.table_admin import TableAdmin, TablePlan, plans
+from messaging.log.topics import TopicRecord
+from messaging.model.rows import HOLDS, Hold, named_row_key, prefix_of, topic_key
 from process.settings import load
 from tests.hbase.deployments import SALTS, deploy, settings_of, stores_of
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
-from tuff.cli import main
 from tuff.protocol.ids import MessageId, TopicId
+from tuff_cli import main
 
 pytestmark = NEEDS_HBASE
 

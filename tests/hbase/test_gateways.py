@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 from time import perf_counter
 
-from tuff.hbase_gateway import Addresses, Gateways
+from tuff_storage.hbase_gateway import Addresses, Gateways
 
 CALL_COUNT = 200  # calls of each process; on a shared connection one in sixty got a wrong answer
 

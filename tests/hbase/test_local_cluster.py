@@ -103,7 +103,7 @@ def test_an_older_copy_of_the_shared_directory_opens_no_transactions(
                 within_s=TAKEN_OVER_WITHIN_S,
                 what="the election of s8",
             )
-            with pytest.raises(tuff.TransactionsUnavailableError):
+            with pytest.raises(tuff.errors.TransactionsUnavailableError):
                 client.transactions.start()
 
             shutil.rmtree(directory)
@@ -143,5 +143,5 @@ def test_a_server_without_the_shared_directory_does_not_begin_with_an_empty_stat
             return "holds no transaction files" in check.detail
 
         until(is_refused, within_s=TAKEN_OVER_WITHIN_S, what="the election of s9")
-        with pytest.raises(tuff.TransactionsUnavailableError):
+        with pytest.raises(tuff.errors.TransactionsUnavailableError):
             client.transactions.start()

@@ -23,7 +23,7 @@ from tests.hbase.marks import NEEDS_HBASE
 from tests.http.client import until
 from tests.metadata.conformance import *  # noqa: F403 - the tests that every store passes
 from tests.metadata.links import Links
-from tuff.hbase_gateway import Addresses, BatchMutation, ColumnDescriptor, Mutation
+from tuff_storage.hbase_gateway import Addresses, BatchMutation, ColumnDescriptor, Mutation
 
 pytestmark = NEEDS_HBASE
 

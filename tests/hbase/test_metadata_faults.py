@@ -24,7 +24,7 @@ from tests.hbase.losing_gateway import LosingGateway, losing_gateway
 from tests.hbase.marks import NEEDS_HBASE
 from tests.hbase.test_metadata import HBaseStores, in_background, settings_at
 from tests.http.client import until
-from tuff.hbase_gateway import Addresses, Gateways
+from tuff_storage.hbase_gateway import Addresses, Gateways
 
 pytestmark = NEEDS_HBASE
 

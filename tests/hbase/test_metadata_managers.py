@@ -11,7 +11,6 @@ from tests.hbase.test_metadata import HBaseStores
 from tests.metadata.test_layout import *  # noqa: F403 - the tests themselves
 from tests.metadata.test_managers import *  # noqa: F403 - likewise
 from tests.metadata.test_members import *  # noqa: F403 - likewise
-from tests.metadata.test_subscriptions import *  # noqa: F403 - likewise
 from tests.metadata.test_topic_ownership import *  # noqa: F403 - likewise
 from tests.metadata.test_topic_persistence import *  # noqa: F403 - likewise
 

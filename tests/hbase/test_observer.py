@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from messaging.retention.region_observers import RegionRecord
+from messaging.engines.hbase.layout import key_of, value_of
+from messaging.engines.hbase.store import HBaseStore
+from messaging.log.region_observers import RegionRecord
+from messaging.model.rows import MessageRow, message_key, pointer_prefix, prefix_of, prefix_stop
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.hbase.layout import key_of, value_of
-from messaging.storage.hbase.store import HBaseStore
-from messaging.storage.rows import MessageRow, message_key, pointer_prefix, prefix_of, prefix_stop
 from tests.hbase.deployments import deploy, server_settings, settings_of, stores_of
 from tests.hbase.local_hbase import ROOT, LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
@@ -23,8 +23,8 @@ from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, until
 from tests.http.process import serve
 from tests.messaging.world import AUDIT, World, polled, publish, request
-from tuff.cli import main
 from tuff.protocol.ids import Offset, TopicId
+from tuff_cli import main
 
 JAR = ROOT / "build" / "observer" / "tuff-observer-1.jar"
 GONE = TopicId("default", "gone")
@@ -71,7 +71,7 @@ class Observed:
     def command(self, word: str, table: str = "message") -> list[str]:
         """Execute a command of the launcher once all rows are in the tables."""
         if self._store is not None:
-            self._store.settle()
+            self._store.flush()
         return self.hbase.command(word, self.settings.prefix + table)
 
     def cells(self, table: str = "message") -> list[Cell]:
@@ -208,7 +208,7 @@ async def test_payloads_are_kept_for_a_late_publish(
         world.transactions.start(pointer)
         await service.publisher.store(AUDIT, request(b"stored", pointer=pointer))
     world.transactions.end(7, world.transactions.committed)
-    service.rows.settle([7])
+    service.rows.end_committed([7])
     await service.tick()
     world.clock.now_ms += 199_998
     await observed.hand_over(service)
@@ -276,7 +276,7 @@ def test_with_wrong_arguments_all_rows_are_kept(hbase: LocalHBase) -> None:
     store = stores_of(settings)()
     key = message_key(prefix_of(AUDIT, 1), Offset(1, 1))
     store.write([(key, MessageRow(payload=b"x").to_bytes(key))])
-    store.settle()
+    store.flush()
 
     hbase.command("flush", settings.prefix + "message")
     hbase.command("major", settings.prefix + "message")

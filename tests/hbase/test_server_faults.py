@@ -12,10 +12,10 @@ from time import CLOCK_BOOTTIME, clock_gettime
 import happybase
 import pytest
 
-from messaging.storage.hbase.layout import Layout
-from messaging.storage.hbase.settings import HBaseSettings
-from messaging.storage.hbase.table_admin import TableAdmin
-from messaging.storage.store_ownership import LEASE_MS
+from messaging.engines.hbase.layout import Layout
+from messaging.engines.hbase.settings import HBaseSettings
+from messaging.engines.hbase.table_admin import TableAdmin
+from messaging.log.store_holder import READ_LEASE_MS
 from tests.hbase.conftest import NewServer
 from tests.hbase.deployments import SALTS, deploy, server_settings, settings_of, through
 from tests.hbase.local_hbase import Jvm, LocalHBase, Ports
@@ -190,7 +190,7 @@ def test_a_replaced_idle_server_soon_refuses_reads(
         reply = topic.poll()
         if reply.status != 200:
             break
-        assert asked_s < published_s + LEASE_MS / 1000, "it answered with old messages"
+        assert asked_s < published_s + READ_LEASE_MS / 1000, "it answered with old messages"
 
     refused(reply, 503, "storage_unavailable")
     assert replaced.client().get("/health/ready").status == 503
@@ -211,7 +211,7 @@ def test_a_replaced_server_that_resumes_refuses_reads(
         stopped_s = clock_gettime(CLOCK_BOOTTIME)
         second = Topic(new_server(place, "tx.enabled=false").client(), "default", "t")
         ok(second.publish("after"))
-        until(lambda: clock_gettime(CLOCK_BOOTTIME) > stopped_s + LEASE_MS / 1000, within_s=60)
+        until(lambda: clock_gettime(CLOCK_BOOTTIME) > stopped_s + READ_LEASE_MS / 1000, within_s=60)
         with ThreadPoolExecutor() as pool:
             first_read = pool.submit(topic.poll)
             os.kill(replaced.pid, signal.SIGCONT)

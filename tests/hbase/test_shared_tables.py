@@ -8,9 +8,9 @@ from threading import Event
 
 import pytest
 
-from messaging.storage.hbase.journal import Member
-from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
-from messaging.storage.hbase.store import HBaseOpener, HBaseStore
+from messaging.engines.hbase.journal import Member
+from messaging.engines.hbase.settings import FOREVER_S, HBaseSettings
+from messaging.engines.hbase.store import HBaseOpener, HBaseStore
 from tests.cluster.shared_store_conformance import *  # noqa: F403 - all of its tests
 from tests.cluster.shared_store_conformance import CLUSTER_ID, NOON_MS
 from tests.hbase.deployments import deploy, settings_of
@@ -23,7 +23,7 @@ pytestmark = NEEDS_HBASE
 
 class HeldStore:
     """A store whose background work waits until the gate opens: for a wait of its server, for
-    `HBaseTables.settle`, and for its end."""
+    `HBaseTables.flush`, and for its end."""
 
     def __init__(self, inner: HBaseStore, gate: Event) -> None:
         self.inner, self.gate = inner, gate
@@ -66,9 +66,9 @@ class HBaseTables:
     def adopt(self, cluster_id: str) -> None:
         self.single().adopt(cluster_id)
 
-    def settle(self, store: HeldStore) -> None:
+    def flush(self, store: HeldStore) -> None:
         store.gate.set()
-        store.inner.settle()
+        store.inner.flush()
         store.gate.clear()
 
     def _opener(self, member: Member | None, gate: Event, now_ms: int) -> HBaseOpener:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
-from messaging.storage.hbase.settings import HBaseSettings
+from messaging.engines.hbase.settings import HBaseSettings
 from tests.hbase.deployments import SALTS, deploy, server_settings, settings_of
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE

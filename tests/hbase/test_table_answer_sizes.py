@@ -8,7 +8,7 @@ from os import urandom
 import pytest
 
 import tuff
-from messaging.storage.hbase.table_admin import (
+from messaging.engines.hbase.table_admin import (
     BLOOM_BY_ROW,
     FAST_DIFF,
     TableAdmin,
@@ -20,9 +20,9 @@ from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
 from tests.table.service_model import Service
 from tests.table.transactions import left_invalid, read, transaction
-from tuff.hbase_gateway import Connection, Gateways
 from tuff.protocol.transaction import Transaction
 from tuff.tables.hbase_cells import FOREVER_S, VERSIONS_MAX
+from tuff_storage.hbase_gateway import Connection, Gateways
 
 pytestmark = NEEDS_HBASE
 
@@ -104,7 +104,7 @@ def hidden_by_deletes(
         table.start_tx(deleting)
         for key, _ in rows():
             table.delete(key)
-        table.commit_tx()
+        table.commit_tx(deleting)
 
     context.run(delete)
     return context, deleting

@@ -71,7 +71,7 @@ def test_a_write_of_unknown_outcome_makes_its_transaction_invalid(
         ):
             context.__exit__(None, None, None)
 
-        assert client.transactions.outcome(pointer).state == "invalid"
+        assert client.transactions.get(pointer).state == "invalid"
         with client.transaction(table):
             assert list(table.scan()) == []
 
@@ -160,7 +160,7 @@ def test_transfers_of_two_programs_keep_the_total(
 
     with (
         tuff.Client(server.url) as client,
-        tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=0) as table,
+        tuff.HBaseTransactionalTable(gateway(hbase), name, grace=0) as table,
     ):
         transfers.fill(client, table)
         threads = [Thread(target=work, args=(program,)) for program in range(2)]

@@ -9,7 +9,7 @@ import happybase
 import pytest
 
 import tuff
-from tests.hbase.conftest import gateway
+from tests.hbase.conftest import gateway, open_with
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
 from tests.table.service_model import Service
@@ -83,9 +83,9 @@ def test_a_rollback_overwrites_only_the_cells_of_its_transaction(
         table.update_tx(changed)
         table.put(b"b", b"never")
         table.put(b"c", b"never")
-        table.commit_tx()
-        table.rollback_tx()
-        table.rollback_tx()
+        table.commit_tx(started)
+        table.rollback_tx(started)
+        table.rollback_tx(started)
         service.abort(changed)
 
         assert read(service, table) == [(b"a", b"old"), (b"b", b"old")]
@@ -96,7 +96,7 @@ def test_a_rollback_overwrites_only_the_cells_of_its_transaction(
 def test_a_compaction_leaves_the_newest_versions_and_no_undo_row(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
-    with tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=0) as table:
+    with tuff.HBaseTransactionalTable(gateway(hbase), name, grace=0) as table:
         for number in range(5):
             last = write(service, table, a=b"%d" % number, b=b"%d" % number)
         lost = left_invalid(service, table, b"a")
@@ -127,7 +127,7 @@ def pass_time(service: Service, seconds: float) -> None:
 def test_a_compaction_carries_out_the_announcement_after_the_grace_period(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
-    with tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as table:
+    with tuff.HBaseTransactionalTable(gateway(hbase), name, grace=GRACE_S) as table:
         write(service, table, a=b"1")
         write(service, table, a=b"2")
         early = left_invalid(service, table, b"b")
@@ -153,7 +153,7 @@ def test_an_announcement_of_another_process_is_respected(
 ) -> None:
     pass_time(service, GRACE_S)
     earlier = service.start()
-    with tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as table:
+    with tuff.HBaseTransactionalTable(gateway(hbase), name, grace=GRACE_S) as table:
         pass_time(service, 1)
         table.compact(service)
 
@@ -169,10 +169,8 @@ def test_another_process_reads_an_announcement_within_the_grace_period(
 ) -> None:
     now_s = [0.0]
     with (
-        tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as compacting,
-        tuff.HBaseTransactionalTable(
-            gateway(hbase), name, grace_s=GRACE_S, elapsed_s=lambda: now_s[0]
-        ) as writing,
+        tuff.HBaseTransactionalTable(gateway(hbase), name, grace=GRACE_S) as compacting,
+        open_with(gateway(hbase), name, grace_s=GRACE_S, elapsed_s=lambda: now_s[0]) as writing,
     ):
         late = service.start()
         writing.start_tx(late)
@@ -182,8 +180,8 @@ def test_another_process_reads_an_announcement_within_the_grace_period(
         now_s[0] = GRACE_S / 10
 
         with pytest.raises(TransactionNotInProgressError, match="start another"):
-            writing.commit_tx()
-        writing.rollback_tx()
+            writing.commit_tx(late)
+        writing.rollback_tx(late)
         assert cells(hbase, name) == []
 
 
@@ -208,7 +206,7 @@ def test_an_announcement_ages_while_the_machine_is_suspended(
 
     monkeypatch.setattr(time, "clock_gettime", clock_gettime)
     with (
-        tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as compacting,
+        tuff.HBaseTransactionalTable(gateway(hbase), name, grace=GRACE_S) as compacting,
         tuff.HBaseTransactionalTable(gateway(hbase), name) as suspended,
     ):
         late = service.start()
@@ -218,7 +216,7 @@ def test_an_announcement_ages_while_the_machine_is_suspended(
         slept_s[0] = 3 * 3_600.0
 
         with pytest.raises(TransactionNotInProgressError, match="start another"):
-            suspended.commit_tx()
+            suspended.commit_tx(late)
         assert read(service, compacting) == []
 
 
@@ -229,10 +227,8 @@ def test_a_process_suspended_during_a_write_leaves_no_visible_rows(
     """After it has read the announcement, and before it sends a call."""
     now_s = [0.0]
     with (
-        tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as compacting,
-        tuff.HBaseTransactionalTable(
-            gateway(hbase), name, grace_s=GRACE_S, elapsed_s=lambda: now_s[0]
-        ) as writing,
+        tuff.HBaseTransactionalTable(gateway(hbase), name, grace=GRACE_S) as compacting,
+        open_with(gateway(hbase), name, grace_s=GRACE_S, elapsed_s=lambda: now_s[0]) as writing,
     ):
         late = service.start()
         writing.start_tx(late)
@@ -247,9 +243,9 @@ def test_a_process_suspended_during_a_write_leaves_no_visible_rows(
 
         monkeypatch.setattr(HBaseCells, call, suspend)
         with pytest.raises(TransactionNotInProgressError, match="start another"):
-            writing.commit_tx()
+            writing.commit_tx(late)
         with suppress(StorageUnavailableError):
-            writing.rollback_tx()
+            writing.rollback_tx(late)
 
         assert read(service, compacting) == []
 
@@ -323,8 +319,8 @@ def test_reads_skip_many_invisible_rows_and_versions(
         table.start_tx(hiding)
         for key in keys[::2]:
             table.put(key, b"hidden")
-        table.commit_tx()
-        table.leave_tx()
+        table.commit_tx(hiding)
+        table.leave_tx(hiding)
 
         with transaction(service, table):
             assert list(table.scan()) == [(key, b"old") for key in keys]

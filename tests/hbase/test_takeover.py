@@ -8,16 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from messaging.storage.engine import StoreError, TakenOverError
-from messaging.storage.hbase import journal
-from messaging.storage.hbase.connections_and_writes import SyncWrites
-from messaging.storage.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
-from messaging.storage.hbase.settings import HBaseSettings
-from messaging.storage.hbase.store import HBaseStore, _Tables
+from messaging.engines.engine import StoreError, TakenOverError
+from messaging.engines.hbase import journal
+from messaging.engines.hbase.connections_and_writes import SyncWrites
+from messaging.engines.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
+from messaging.engines.hbase.settings import HBaseSettings
+from messaging.engines.hbase.store import HBaseStore, _Tables
 from tests.hbase.deployments import deploy, settings_of, stores_of, through
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
 from tests.http.client import until
+from tests.messaging.world import rows_of
 
 pytestmark = NEEDS_HBASE
 
@@ -159,7 +160,7 @@ def test_a_takeover_that_fails_loses_no_commits(
 ) -> None:
     """It has its claim, and did not put the rows that it found in the journal."""
     place = deploy(settings_of(hbase.ports))
-    monkeypatch.setattr(HBaseStore, "_settle", lambda self: None)
+    monkeypatch.setattr(HBaseStore, "_flush", lambda self: None)
     dying = stores_of(place)()
     for number in range(3):
         dying.write([(b"mns:topic:%d" % number, b"value")])
@@ -169,7 +170,7 @@ def test_a_takeover_that_fails_loses_no_commits(
             with pytest.raises(StoreError, match="gone"):
                 stores_of(place)()
     with closing(stores_of(place)()) as last:
-        assert len(list(last.scan(*BOUNDS))) == 3
+        assert len(rows_of(last.scan(*BOUNDS))) == 3
 
 
 def test_a_takeover_during_a_takeover_is_not_reported_as_damage(
@@ -178,7 +179,7 @@ def test_a_takeover_during_a_takeover_is_not_reported_as_damage(
     """The next server deletes the slots that it reads."""
     place = deploy(settings_of(hbase.ports))
     with monkeypatch.context() as patch:
-        patch.setattr(HBaseStore, "_settle", lambda self: None)
+        patch.setattr(HBaseStore, "_flush", lambda self: None)
         dying = stores_of(place)()
         for number in range(3):
             dying.write([(b"a", LARGE % number)])

@@ -3,10 +3,8 @@
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
-from messaging.storage.hbase.settings import HBaseSettings
-from tests.faults.disk import Shim, build, has_compiler
+from messaging.engines.hbase.settings import HBaseSettings
+from tests.faults.disk import Shim, build
 from tests.faults.powercut_disk import Call, read_trace
 from tests.hbase.conftest import NewServer
 from tests.hbase.deployments import deploy, settings_of, stores_of
@@ -14,6 +12,8 @@ from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
 from tests.http.calls import Topic
 from tests.http.client import ok
+from tests.messaging.world import rows_of
+from tests.programs import needs
 
 pytestmark = NEEDS_HBASE
 
@@ -27,7 +27,7 @@ def write_one_by_one(settings: HBaseSettings) -> None:
             store.write([row])
 
 
-@pytest.mark.skipif(not has_compiler(), reason="there is no C compiler")
+@needs("cc")
 def test_fsync_forces_every_commit_to_disk_and_sync_none(tmp_path: Path) -> None:
     shim = Shim(build(tmp_path), root=tmp_path / "hbase", control=tmp_path / "control")
     hbase = LocalHBase(tmp_path / "hbase", environment=shim.environment(traced=True))
@@ -51,9 +51,9 @@ def test_fsync_forces_every_commit_to_disk_and_sync_none(tmp_path: Path) -> None
 
         with closing(stores_of(strict)()) as store:
             store.write([(key, None) for key, _ in ROWS[:50]])
-            assert list(store.scan(*BOUNDS)) == ROWS[50:]
+            assert rows_of(store.scan(*BOUNDS)) == ROWS[50:]
         with closing(stores_of(strict)()) as store:
-            assert list(store.scan(*BOUNDS)) == ROWS[50:]
+            assert rows_of(store.scan(*BOUNDS)) == ROWS[50:]
     finally:
         hbase.stop()
 

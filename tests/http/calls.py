@@ -26,6 +26,9 @@ class Topic:
     def update(self, properties: Mapping[str, object]) -> Reply:
         return self.client.put(f"{self.path}/properties", properties)
 
+    def change(self, properties: Mapping[str, object], **query: object) -> Reply:
+        return self.client.call("PATCH", f"{self.path}/properties", properties, **query)
+
     def show(self) -> Reply:
         return self.client.get(self.path)
 

@@ -27,6 +27,7 @@ OVER_SESSIONS = {
     "test_stored_messages",
     "test_transaction_commit",
     "test_transaction_end",
+    "test_share_groups",
     "test_transaction_run",
     "test_transaction_start",
     "test_visibility",

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 from openapi_schema_validator import OAS31Validator
 
+from kernel.exchange import PROBLEM_TYPE
 from process import openapi
-from tuff.protocol.exchange import PROBLEM_TYPE
 
 
 def strict(document: Any) -> Any:

@@ -8,17 +8,17 @@ HTTP, so the same tests read both.
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import orjson
 
 from tests.http.client import JSON, PROBLEM, Client, Reply
 from tests.http.session_client import SessionClient
-from tuff.calls import Request
+from tests.made_operations import found
 from tuff.protocol import avro
-from tuff.protocol.json_forms import payload_to_json, transaction_to_json
+from tuff.protocol.json_bodies import payload_to_json, transaction_to_json
 from tuff.protocol.transaction import Transaction
-from tuff.session_calls import SessionCall, session_call
+from tuff.wire import Request
 
 
 class ClientOverSession(Client):
@@ -55,14 +55,13 @@ class ClientOverSession(Client):
         self.carried += 1
         return _as_http(f"{method} {target} over a session", call, self._call(call))
 
-    def _call(self, call: SessionCall) -> list[Any]:
+    def _call(self, call: Request) -> list[Any]:
         assert self._session is not None
-        return self._session.call(
-            call.operation, *call.parameters, query=call.query, body=call.body
-        )
+        number, query = call.operation.number, dict(call.query) or None
+        return self._session.call(number, *call.parameters, query=query, body=call.body)
 
 
-def _call_of(method: str, target: str, body: bytes | None) -> SessionCall | None:
+def _call_of(method: str, target: str, body: bytes | None) -> Request | None:
     """The call for a request; None where only HTTP can carry it."""
     form = None
     try:
@@ -72,10 +71,18 @@ def _call_of(method: str, target: str, body: bytes | None) -> SessionCall | None
         return None
     if not isinstance(form, dict | None):
         return None
-    return session_call(Request(method=method, path=target, form=form))
+    path, _, query = target.partition("?")
+    try:
+        operation, parameters = found(method, path)
+    except LookupError:
+        return None
+    pairs = dict(parse_qsl(query, keep_blank_values=True))
+    if operation.number is None:
+        return None
+    return Request(operation=operation, parameters=parameters, query=pairs, body=form)
 
 
-def _as_http(shown: str, call: SessionCall, reply: list[Any]) -> Reply:
+def _as_http(shown: str, call: Request, reply: list[Any]) -> Reply:
     status, fields, body = reply
     headers = {name.lower(): value for name, value in fields.items()}
     if isinstance(body, bytes):

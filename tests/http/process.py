@@ -15,7 +15,6 @@ from tests.secret_values import require_no_secret
 
 SERVER = REPOSITORY / "server.py"
 HBASE = "TUFF_TEST_HBASE"  # where it is set, the servers of all tests keep their messages there
-WORKERS = "TUFF_TEST_WORKERS"  # where it is set, each server has so many worker processes
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0  # protocol §8
 
@@ -145,8 +144,6 @@ def serve(
         from tests.hbase.serving import settings_for
 
         settings = (*settings_for(os.environ[HBASE], home), *settings)
-    if WORKERS in os.environ:
-        settings = (f"server.workers={os.environ[WORKERS]}", *settings)
     flags = [word for setting in settings for word in ("--set", setting)]
     arguments = ["--data", str(home / "data"), "--port", str(port), *flags]
     is_special = environment is not None or under or program != SERVER

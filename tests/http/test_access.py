@@ -10,20 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from access.operations import REQUIREMENTS, Scope
-from access.principals import Right
-from process.endpoints import ENDPOINTS, Endpoint
 from tests.http.client import JSON, Client, Reply, ok, refused, until
 from tests.http.process import ServerProcess, serve
 from tests.secret_values import hash_of_token, require_no_secret, token_of
 from tuff import Client as TuffClient
 from tuff.protocol.ids import TopicId
+from tuff.protocol.operations import OPERATIONS, Operation, Right, Scope
 
 # A cluster takes no access file.
 GUARDED = [
-    each
-    for each in ENDPOINTS
-    if each.tag != "cluster" and REQUIREMENTS[f"{each.method} {each.path}"].scope is not Scope.OPEN
+    each for each in OPERATIONS if each.tag != "cluster" and each.access.scope is not Scope.OPEN
 ]
 MADE = TopicId("default", "made")
 NAMES = ("nobody", "elsewhere", *Right)
@@ -67,7 +63,7 @@ def client(server: ServerProcess) -> Client:
     return server.client()
 
 
-def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply:
+def send(client: Client, endpoint: Operation, authorization: str | None) -> Reply:
     """A call with a query parameter that no endpoint knows: it changes nothing if it is allowed."""
     hexes = {"id": f"{0:040x}", "message": f"{0:040x}"}
     ids = {"tx": "1", "epoch": "1", "ns": "ns", "t": "t", **hexes}
@@ -79,10 +75,10 @@ def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply
     )
 
 
-def may(name: str, endpoint: Endpoint) -> bool:
+def may(name: str, endpoint: Operation) -> bool:
     """What the table says of a principal that has one right on everything, or all in another
     namespace."""
-    needed = REQUIREMENTS[f"{endpoint.method} {endpoint.path}"]
+    needed = endpoint.access
     if needed.scope is Scope.ANYWHERE:
         return True
     if name == "elsewhere":
@@ -91,7 +87,7 @@ def may(name: str, endpoint: Endpoint) -> bool:
 
 
 @pytest.mark.parametrize("endpoint", GUARDED, ids=lambda each: each.name)
-def test_each_principal_may_call_what_the_table_says(client: Client, endpoint: Endpoint) -> None:
+def test_each_principal_may_call_what_the_table_says(client: Client, endpoint: Operation) -> None:
     for name in NAMES:
         reply = send(client, endpoint, f"Bearer {token_of(name)}")
         if may(name, endpoint):
@@ -101,7 +97,7 @@ def test_each_principal_may_call_what_the_table_says(client: Client, endpoint: E
 
 
 @pytest.mark.parametrize("endpoint", GUARDED, ids=lambda each: each.name)
-def test_a_call_without_a_token_of_the_file_is_refused(client: Client, endpoint: Endpoint) -> None:
+def test_a_call_without_a_token_of_the_file_is_refused(client: Client, endpoint: Operation) -> None:
     read = token_of("read")
     for wrong in (None, "", "Bearer", "Bearer ", f"Bearer x{read}", f"Basic {read}", read):
         reply = send(client, endpoint, wrong)
@@ -202,16 +198,3 @@ def test_no_secret_stands_in_the_log_or_in_the_list_of_processes(tmp_path: Path)
         command_line = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
 
     require_no_secret(command_line, source="the command line")
-
-
-def test_a_transaction_that_a_batch_starts_has_an_owner(client: Client) -> None:
-    def post(path: str, name: str, body: bytes) -> Reply:
-        headers = {"Authorization": f"Bearer {token_of(name)}"}
-        return client.send("POST", path, body, content_type=JSON, headers=headers)
-
-    start = b'{"calls":[{"path":"/v1/transactions","body":{}}]}'
-    (started,) = ok(post("/v1/transactions/batch", "transact", start)).json["replies"]
-    abort = f"/v1/transactions/{started['body']['transactionId']}/abort"
-
-    refused(post(abort, "elsewhere", b"{}"), 403, "forbidden")
-    ok(post(abort, "transact", b"{}"))

@@ -6,11 +6,11 @@ import socket
 
 import pytest
 
-from process.endpoints import ENDPOINTS, Endpoint
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess
+from tuff.protocol.operations import OPERATIONS, Operation
 
 EVIL = "Host: evil.example\r\n"
 FOREIGN = {
@@ -45,8 +45,7 @@ IN_CHUNKS = "Transfer-Encoding: chunked\r\n"
 
 
 def say(server: ServerProcess, request: str, last: str = LAST) -> str:
-    """All that the server answers to these bytes, and to a last request that asks it to close: one
-    that does is not plain (process/plain_requests.py)."""
+    """All that the server answers to these bytes, and to a last request that asks it to close."""
     with socket.create_connection((server.host, server.port), timeout=10) as connection:
         connection.sendall((request + last).encode("latin-1"))
         said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
@@ -58,7 +57,7 @@ def status_of(said: str) -> int:
 
 
 @pytest.mark.parametrize("fields", FOREIGN.values(), ids=FOREIGN)
-@pytest.mark.parametrize("body", [WITHOUT_BODY, IN_CHUNKS], ids=["plain", "chunked"])
+@pytest.mark.parametrize("body", [WITHOUT_BODY, IN_CHUNKS], ids=["without", "chunked"])
 def test_a_web_page_does_not_stop_the_transactions(
     server: ServerProcess, client: Client, fields: str, body: str
 ) -> None:
@@ -71,7 +70,7 @@ def test_a_web_page_does_not_stop_the_transactions(
     assert ok(client.get("/health/ready")).json["checks"]["transactions"]["status"] == "ok"
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("endpoint", OPERATIONS, ids=lambda each: each.name)
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
@@ -81,7 +80,7 @@ def test_a_web_page_does_not_stop_the_transactions(
     ids=["host", "site"],
 )
 def test_every_route_refuses(
-    server: ServerProcess, endpoint: Endpoint, fields: str, code: str
+    server: ServerProcess, endpoint: Operation, fields: str, code: str
 ) -> None:
     path = re.sub(r"{\w+}", "1", endpoint.path)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import tuff
+from kernel.archive_manifest import Hour
 from tests.http.calls import payloads
 from tests.http.client import Client, Reply, ok, refused
 from tests.http.process import serve
 from tests.messaging.archives import ArchiveJob
-from tuff.archive_manifest import Hour
-from tuff.calls import PollQuestion
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.ids import MessageId, TopicId
+from tuff.reading import PollQuestion
 from tuff.serializers import STR
 
 ORDERS = TopicId("shop", "orders")
@@ -69,7 +69,7 @@ def test_the_reply_of_a_request_without_a_start_is_what_it_always_was(reader: Cl
 def test_offsets_name_the_first_archived_message(reader: Client, job: ArchiveJob) -> None:
     found = ok(reader.get(f"{PATH}/offsets", archive="true"))
 
-    assert found.json["archivedFrom"] == job.archive.rows(ORDERS)[0].summary.first
+    assert found.json["archivedFrom"] == job.archive.entries(ORDERS)[0].summary.first
     refused(reader.get(f"{PATH}/offsets", archive="yes"), 400, "bad_request")
 
 
@@ -125,7 +125,7 @@ def test_archived_messages_have_their_attributes_and_those_of_version_0_1_0_have
 
 def test_a_subscription_and_polls_of_the_client_cross_into_the_log(reader: Client) -> None:
     with tuff.Client(f"http://127.0.0.1:{reader.port}") as client:
-        messages = client.subscribe(ORDERS, 0, limit=2)
+        messages = client.subscribe(ORDERS, 0, batch=2)
         first = client.poll(ORDERS, 0)
 
         assert [each.payload for each in islice(messages, 5)] == [b"1", b"2", b"3", b"4", b"5"]

@@ -4,13 +4,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from tests.faults.damage_judge import read_past_damage
 from tests.http.calls import Topic, begin, created, payloads
 from tests.http.client import Client, ok, refused
 from tests.http.process import ServerProcess, serve
+from tuff_storage.leveldb.engine import plyvel
 
 BLOCK_BYTES = 4096
 BEFORE_VALUE = 3  # bytes; there is a high byte of the number that LevelDB gave the row
@@ -127,6 +127,44 @@ def test_a_missing_leveldb_log_keeps_the_message_store_down(tmp_path: Path) -> N
     assert ready.status == 503
     told = f"{log.name} is missing, which the manifest names; use `tuff salvage`, or a backup"
     assert told in ready.json["checks"]["storage"]["detail"]
+
+
+def test_a_damaged_block_that_stops_all_writes_is_shown_by_health_and_reads_go_on(
+    tmp_path: Path,
+) -> None:
+    """Three flipped bytes in a table: once LevelDB compacted it, each publish failed with "try
+    again", for as long as it ran, and readiness was 200."""
+    running = serve(tmp_path)
+    topic = created(running.client(), "default", "kept")
+    for _ in range(20):
+        ok(topic.publish(*["x" * 1_000] * 100))
+    running.end()
+    serve(tmp_path).end()  # its start wrote the log as a table
+    table = max((running.data / "messages").glob("*.ldb"), key=lambda path: path.stat().st_size)
+    damaged = bytearray(table.read_bytes())
+    for at in range(len(damaged) // 2, len(damaged) // 2 + 3):
+        damaged[at] ^= 0xFF
+    table.write_bytes(damaged)
+
+    for _ in range(12):
+        again = serve(tmp_path)
+        again.may_log_traces = True
+        topic = Topic(again.client(), "default", "kept")
+        if not all(topic.publish("later").status == 200 for _ in range(5)):
+            break
+        again.end()
+    else:
+        pytest.fail("LevelDB never compacted the damaged table")
+
+    with again:
+        ready = again.client().get("/health/ready")
+        detail = ready.json["checks"]["storage"]["detail"]
+        assert (ready.status, "`tuff fsck`" in detail) == (503, True), ready.json
+        assert detail.startswith("no message can be written, as a file is damaged: Corruption")
+        problem = refused(topic.publish("refused"), 503, "storage_unavailable")
+        assert "try again" not in problem["detail"]
+        assert ok(topic.poll({"limit": 3})).json
+        assert again.stderr().count("store_write_failed") == 1
 
 
 def refused_next(topic: Topic) -> str:

@@ -4,18 +4,18 @@ import socket
 
 import pytest
 
-from process.endpoints import ENDPOINTS, Endpoint
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
 from tests.http.client import JSON, Client, ok, problem_of, refused
 from tests.http.process import ServerProcess
+from tuff.protocol.operations import OPERATIONS, Operation
 
 # Those of a cluster are tested in tests/cluster.
-OF_EVERY_SERVER = [each for each in ENDPOINTS if each.tag != "cluster"]
+OF_EVERY_SERVER = [each for each in OPERATIONS if each.tag != "cluster"]
 
 
 @pytest.mark.parametrize("endpoint", OF_EVERY_SERVER, ids=lambda each: each.name)
 def test_a_call_names_a_parameter_it_does_not_know(
-    client: Client, topic: Topic, endpoint: Endpoint
+    client: Client, topic: Topic, endpoint: Operation
 ) -> None:
     tx = begin(client)
     path = endpoint.path.format(
@@ -105,6 +105,19 @@ def test_a_message_call_takes_json_and_avro_only(client: Client, topic: Topic, c
         refused(reply, 415, "unsupported_media_type", naming=kind)
 
     assert topic.read() == []
+
+
+def test_a_body_without_a_content_type_is_json(client: Client, topic: Topic) -> None:
+    """The ancestor's client sends its properties so, and was answered 415."""
+    for content_type in (None, "", " "):
+        path = f"{topic.path}/properties"
+        ok(client.send("PUT", path, b'{"ttl":"60"}', content_type=content_type))
+        body = b'{"messages":["one"]}'
+        ok(client.send("POST", f"{topic.path}/publish", body, content_type=content_type))
+        reply = client.send("PUT", path, b"ttl=60", content_type=content_type)
+        refused(reply, 400, "invalid_topic_properties")
+
+    assert len(topic.read()) == 3
 
 
 def test_all_other_calls_take_json_only(client: Client, topic: Topic) -> None:

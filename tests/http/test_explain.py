@@ -201,7 +201,8 @@ def test_a_delayed_message_waits_and_then_has_another_id(client: Client, topic: 
     assert explained(topic, undecided)["blockedBy"] == tx.id
     until(lambda: reason(topic, soon) == (False, "entered"))
     ok(tx.abort())
-    assert reason(topic, undecided) == (False, "aborted")
+    assert reason(topic, undecided) == (False, "no_such_message")
+    assert "did not commit" in explained(topic, undecided)["detail"]
     ok(client.delete(f"{topic.path}/delayed/{later}"))
     assert reason(topic, later) == (False, "no_such_message")
 

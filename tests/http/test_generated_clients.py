@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from process.endpoints import ENDPOINTS
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
 from tests.http.process import ServerProcess
-from tuff.disk.backup_archive import pack_head
+from tuff.protocol.operations import OPERATIONS
+from tuff_storage.disk.backup_archive import pack_head
+
+pytestmark = pytest.mark.tools
 
 GENERATED_WITHIN_S = 120
 NAMESPACE = "generated"
@@ -94,7 +96,7 @@ class Calls:
     def __init__(self, made: ModuleType, client: Any) -> None:
         self._modules = {
             endpoint.name: sys.modules[f"{made.__name__}.api.{endpoint.tag}.{snake(endpoint.name)}"]
-            for endpoint in ENDPOINTS
+            for endpoint in OPERATIONS
         }
         self._client = client
 
@@ -134,7 +136,7 @@ def test_models_are_generated_without_a_warning(said_of_models: str) -> None:
 
 
 def test_the_client_has_every_operation_for_threads_and_for_loops(made: ModuleType) -> None:
-    for endpoint in ENDPOINTS:
+    for endpoint in OPERATIONS:
         module = f"{made.__name__}.api.{endpoint.tag}.{snake(endpoint.name)}"
         assert {"sync_detailed", "asyncio_detailed"} <= vars(sys.modules[module]).keys(), module
 

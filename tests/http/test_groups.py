@@ -12,6 +12,9 @@ from tests.http.conftest import NewServer
 PLACE = "0000015896dfd00000050000000000000000ffff"
 
 
+UNSET = {"start": None, "isolation": None, "tags": None, "retry": None, "deadLetters": None}
+
+
 class Group:
     """One group of the namespace of a topic."""
 
@@ -80,8 +83,10 @@ def test_a_member_joins_commits_and_leaves(client: Client, topic: Topic, group: 
         "memberEpoch": 1,
         "groupEpoch": 1,
         "assigned": [f"{topic.name}:0"],
+        "lost": [],
         "heartbeatInterval": 5.0,
         "sessionTimeout": 45.0,
+        "preferences": UNSET,
     }
     assert ok(group.beat(view, f"{topic.name}:0")).json == view
     ok(group.commit(view, {f"{topic.name}:0": first}))
@@ -193,6 +198,18 @@ def test_an_offset_in_a_transaction_counts_if_the_transaction_commits(
     )
 
 
+def test_a_member_reports_what_it_begins_without_a_commit(topic: Topic, group: Group) -> None:
+    view = group.join("m1", topic.name)
+    ok(group.beat(view, f"{topic.name}:0"))
+    report = {"memberId": "m1", "memberEpoch": 1, "begun": {f"{topic.name}:0": PLACE}}
+
+    ok(group.client.post(f"{group.path}/offsets", report))
+
+    assert group.committed() == {"offsets": [], "undecided": []}
+    stale = group.client.post(f"{group.path}/offsets", {**report, "memberEpoch": 2})
+    refused(stale, 409, "stale_member_epoch")
+
+
 def test_offsets_are_reset_while_no_member_has_the_partition(topic: Topic, group: Group) -> None:
     view = group.join("m1", topic.name)
     ok(group.commit(view, {f"{topic.name}:0": PLACE}))
@@ -234,6 +251,7 @@ def test_offsets_are_reset_while_no_member_has_the_partition(topic: Topic, group
         ("heartbeat", {"memberId": "m", "memberEpoch": 1, "owned": [], "topics": ["t"]}),
         ("offsets", {"memberId": "m", "memberEpoch": 1}),
         ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {}}),
+        ("offsets", {"memberId": "m", "memberEpoch": 1, "begun": {}}),
         ("offsets", {"memberId": "m", "memberEpoch": 0, "offsets": {"t:0": PLACE}}),
         ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {"t:0": 5}}),
         ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": [PLACE]}),
@@ -271,6 +289,47 @@ def test_a_partition_has_one_name(topic: Topic, group: Group, name: str) -> None
     refused(group.commit(view, {wrong: PLACE}), 400, "invalid_name")
     refused(group.reset({wrong: PLACE}), 400, "invalid_name")
     ok(group.client.get(group.path))
+
+
+def test_preferences_are_kept_on_the_server_and_members_get_them(
+    client: Client, topic: Topic, group: Group
+) -> None:
+    path = f"{group.path}/preferences"
+    refused(client.get(path), 404, "group_not_found")
+    retry = {"delays": [10, 60.5], "inOrder": True}
+
+    put = ok(client.put(path, {"tags": "urgent", "retry": retry, "isolation": "all"})).json
+    assert put == {**UNSET, "tags": "urgent", "retry": retry, "isolation": "all"}
+    patched = ok(client.call("PATCH", path, {"tags": None, "deadLetters": "failed"})).json
+    assert patched == {**put, "tags": None, "deadLetters": "failed"}
+    assert ok(client.get(path)).json == patched
+
+    view = group.join("m1", topic.name)
+    assert view["preferences"] == patched
+    assert ok(client.put(path, {})).json == UNSET
+    assert ok(group.beat(view, f"{topic.name}:0")).json["preferences"] == UNSET
+
+
+def test_a_group_begins_as_its_preferences_say(client: Client, topic: Topic, group: Group) -> None:
+    ok(topic.publish("a"))
+    (newest,) = ids(topic.poll())
+    ok(client.put(f"{group.path}/preferences", {"start": "latest"}))
+
+    group.join("m1", topic.name)
+
+    assert group.after(f"{topic.name}:0") == newest
+
+
+@pytest.mark.parametrize(
+    "body", [[], {"start": "first"}, {"tags": ""}, {"retry": {"delays": "1"}}, {"colour": "red"}]
+)
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_malformed_preferences_are_refused_and_create_no_group(
+    client: Client, group: Group, method: str, body: object
+) -> None:
+    path = f"{group.path}/preferences"
+    refused(client.call(method, path, body), 400, "bad_request")
+    refused(client.get(path), 404, "group_not_found")
 
 
 @pytest.fixture

@@ -37,6 +37,8 @@ def test_the_overview_has_size_and_age_of_a_topic(new_topic: NewTopic) -> None:
         "publishedCount": 2,
         "publishedBytes": 7,
         "storedBytes": found["storedBytes"],
+        "messageCount": 2,
+        "isLowerBound": False,
         "oldest": int(str(first)[:16], 16),
         "newest": int(str(last)[:16], 16),
     }
@@ -135,3 +137,40 @@ def test_without_transactions_the_state_of_their_rows_is_unknown(new_server: New
 def test_rows_of_no_topic_or_from_nowhere_are_refused(topic: Topic, missing: Topic) -> None:
     refused(missing.client.get(f"{missing.path}/rows"), 404, "topic_not_found")
     refused(topic.client.get(f"{topic.path}/rows", **{"from": "latest"}), 400, "bad_request")
+
+
+def test_the_overview_of_a_topic_has_its_partitions_and_the_groups_that_read_it(
+    client: Client, missing: Topic
+) -> None:
+    ok(missing.create({"partitions": 2}))
+    one = Topic(client, missing.namespace, f"{missing.name}:1")
+    first = ok(one.publish("committed")).header("Tuff-First-Id")
+    opened = begin(client)
+    ok(one.publish("undecided", tx=opened.id))
+    ok(client.put(f"{one.path}/positions/reader", {"position": first}))
+    ok(client.put(f"{one.path}/holds/backup", {"from": first, "maxAge": 60}))
+    groups = f"/v1/namespaces/{missing.namespace}/groups"
+    for name, topic in (("reads-it", missing.name), ("reads-another", "another")):
+        join = {"memberId": name, "memberEpoch": 0, "topics": [topic]}
+        ok(client.post(f"{groups}/{missing.name}.{name}/heartbeat", join))
+
+    found = ok(client.get(f"{missing.path}/overview")).json
+
+    assert found["topic"] == ok(client.get(missing.path)).json
+    assert [each["number"] for each in found["partitions"]] == [0, 1]
+    second = found["partitions"][1]
+    assert second["all"] == ok(client.get(f"{one.path}/offsets")).json
+    assert second["committed"] == ok(client.get(f"{one.path}/offsets?isolation=committed")).json
+    assert second["committed"]["blockedBy"] == opened.id
+    assert {"positions": second["positions"]} == ok(client.get(f"{one.path}/positions")).json
+    assert {"holds": second["holds"]} == ok(client.get(f"{one.path}/holds")).json
+    assert [each["name"] for each in second["positions"]] == ["reader"]
+    assert [each["name"] for each in second["holds"]] == ["backup"]
+    (group,) = found["groups"]
+    shown = ok(client.get(f"{groups}/{missing.name}.reads-it")).json
+    for each in (*group["partitions"], *shown["partitions"]):
+        each.pop("unreadAgeMs")  # it grows
+    assert group == shown
+    assert found["hasAllGroups"] is True
+    ok(opened.abort())
+    refused(client.get(f"{missing.path}-no/overview"), 404, "topic_not_found")

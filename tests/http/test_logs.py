@@ -20,12 +20,23 @@ from tests.http.test_damaged_records import damage
 ROOT = Path(__file__).resolve().parents[2]
 POLL = "/v1/namespaces/default/topics/orders/poll"
 AS_JSON = "server.log_format=json"
-COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "workers", "tuff")
-# Their tests find the codes of failures, bugs, slow clients, clusters and worker processes.
+COMPONENTS = (
+    "process",
+    "tx",
+    "messaging",
+    "cluster",
+    "metadata",
+    "access",
+    "tuff",
+    "tuff_cli",
+    "tuff_storage",
+)
+# Their tests find the codes of failures, bugs, slow clients and clusters.
 OTHERS = (
     "tests/faults/test_log_events.py", "tests/process/test_slow_readers.py",
-    "tests/hbase/test_cluster.py", "tests/http/test_workers.py",
-    "tests/process/test_audit_topic.py",
+    "tests/hbase/test_cluster.py",
+    "tests/process/test_audit_topic.py", "tests/faults/test_disk_space.py",
+    "tests/messaging/test_failing_writes.py",
 )  # fmt: skip
 
 

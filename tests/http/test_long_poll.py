@@ -174,7 +174,7 @@ def test_waiting_polls_are_answered_with_nothing_when_the_server_stops(
 POLL = "POST TOPIC/poll?wait=60 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 AFTER = '{"after":{"0":"7fffffffffffffff000000000000000000000000"}}'
 BROWSE = "GET TOPIC/messages?wait=60 HTTP/1.1\r\nHost: localhost\r\n"
-# The first form of each is a plain request; the other is parsed.
+# The other form of each is one that few clients use.
 WAITING = {
     "poll": f"{POLL}Content-Length: 2\r\n\r\n{{}}",
     "poll in chunks": f"{POLL}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n",

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.packed_rows import first_whole
+from messaging.engines.leveldb import LevelDbStore
 from tests.cli.command import tuff_command
 from tests.http.calls import Topic, begin, created
 from tests.http.client import ok, until
@@ -58,7 +57,7 @@ def test_an_empty_message_store_beside_transaction_files_is_refused(
 ) -> None:
     data = make_messages(tmp_path, *settings)
     shutil.rmtree(data / "messages")
-    LevelDbStore(data / "messages", first_whole=first_whole).close()
+    LevelDbStore(data / "messages").close()
 
     with serve(tmp_path, *settings) as server:
         assert server.client().get("/health/ready").status == 503

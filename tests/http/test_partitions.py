@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from messaging.model.partitioning import partition_index
 from tests.http.calls import Topic, begin, entry
 from tests.http.client import Client, Reply, ok, refused
 from tests.http.conftest import NewTopic
 from tests.http.forms import messages_of
-from tuff.protocol.partitioning import partition_index
 
 KEYS = [f"customer-{number}" for number in range(12)]
 
@@ -159,6 +159,10 @@ def test_a_call_for_one_partition_needs_its_number(orders: Topic, call: str) -> 
     problem = refused(CALLS[call](orders), 400, "partition_required", naming=f"{orders.name}:2")
 
     assert problem["partitions"] == [0, 1, 2]
+    namespace = orders.path.split("/")[3]
+    assert f"name it: {namespace}:{orders.name}/2 in a program or a command" in str(
+        problem["detail"]
+    )
     for number in range(3):
         ok(CALLS[call](partition(orders, number)))
 

@@ -103,37 +103,3 @@ def test_a_resolve_of_what_was_not_prepared_only_aborts(client: Client) -> None:
     refused(resolve(tx, "commit"), 409, "transaction_not_prepared")
 
     assert ok(resolve(tx, "abort")).json == {"state": "aborted"}
-
-
-def test_a_batch_answers_each_call_as_if_it_were_sent_by_itself(
-    client: Client, topic: Topic
-) -> None:
-    tx, other = begin(client), begin(client)
-    ok(prepare(tx, topic))
-    calls = [
-        {"path": f"{tx.path}/resolve", "body": {"outcome": "commit"}},
-        {"path": f"{other.path}/resolve", "body": {"outcome": "commit"}},
-        {"path": TRANSACTIONS, "body": {"type": "short"}},
-        {"path": f"{other.path}/prepare", "body": {"database": "orders"}},
-    ]
-    replies = ok(client.post(f"{TRANSACTIONS}/batch", {"calls": calls})).json["replies"]
-
-    assert [each["status"] for each in replies] == [200, 409, 201, 200]
-    assert replies[1]["body"]["code"] == "transaction_not_prepared"
-    assert topic.committed() == ["m"]
-    ok(resolve(other, "abort"))
-
-
-@pytest.mark.parametrize(
-    "calls",
-    [
-        [],
-        7,
-        [7],
-        [{"path": "/v1/transactions/7/abort", "body": {}}],
-        [{"path": "/v1/transactions", "body": {}, "more": 1}],
-        [{"path": "/v1/transactions", "body": {}}] * 257,
-    ],
-)
-def test_a_malformed_batch_is_refused(client: Client, calls: object) -> None:
-    refused(client.post(f"{TRANSACTIONS}/batch", {"calls": calls}), 400, "bad_request")

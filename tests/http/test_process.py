@@ -274,7 +274,7 @@ def test_the_memory_store_does_not_start_beside_messages(
 def test_a_users_own_modules_shadow_nothing_of_the_server(launch: Launch, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    for name in ("tx", "messaging", "process", "tuff"):
+    for name in ("tx", "messaging", "process", "tuff", "tuff_storage"):
         (home / f"{name}.py").write_text("raise SystemExit('a user file was imported')\n")
 
     running = launch("--data", "d", "--port", "0").wait_ready()

@@ -12,10 +12,11 @@ import pytest
 import trustme
 
 import tuff
-from access.principals import Right
 from tests.http.client import until
 from tests.http.process import ServerProcess, serve
+from tests.http.session_client import END, START, SessionClient
 from tuff.protocol.ids import TopicId
+from tuff.protocol.operations import Right
 
 TOPIC = TopicId("tls", "orders")
 HOST = "127.0.0.1"
@@ -89,13 +90,31 @@ async def test_an_asyncio_client_sends_its_certificate(server: ServerProcess, fi
         assert isinstance(await client.topics.namespaces(), list)
 
 
+def test_a_session_ends_when_its_certificate_is_that_of_no_principal_any_more(
+    tmp_path: Path,
+) -> None:
+    files = Files(tmp_path / "files")
+    context = ssl.create_default_context(cafile=files.servers)
+    context.load_cert_chain(files.of_client("billing.example"))
+    with (
+        serve(tmp_path, *files.settings()) as server,
+        SessionClient(server.port, context=context) as session,
+    ):
+        status, _, started = session.call(START, body={})
+        files.access.write_text(NO_CERTIFICATE)
+        end = session.read()
+
+    assert (status, started["type"]) == (201, "short")
+    assert (end[0], end[1]["code"]) == (END, "unauthenticated")
+
+
 def test_a_certificate_of_no_principal_is_no_access(server: ServerProcess, files: Files) -> None:
     certificate = files.of_client("stranger.example")
     with (
         tuff.Client(
             server.url, tls_ca_file=files.servers, tls_certificate_file=certificate, retries=0
         ) as client,
-        pytest.raises(tuff.UnauthenticatedError, match="client certificate are those of no"),
+        pytest.raises(tuff.errors.UnauthenticatedError, match="client certificate are those of no"),
     ):
         client.topics.namespaces()
 
@@ -116,7 +135,7 @@ def test_a_certificate_of_another_authority_is_no_access(
 def test_a_client_that_does_not_trust_the_server_sends_nothing(server: ServerProcess) -> None:
     with (
         tuff.Client(server.url, token="secret", retries=0) as client,
-        pytest.raises(tuff.ServerNotTrustedError),
+        pytest.raises(tuff.errors.ServerNotTrustedError),
     ):
         client.topics.namespaces()
 

@@ -173,6 +173,21 @@ def test_publishes_that_arrive_together_keep_their_order_over_topics_and_other_c
     assert other_topic.read() == [str(number) for number in range(60) if number % 5 == 4]
 
 
+def test_publishes_of_one_id_that_arrive_together_are_written_once(
+    session: SessionClient, topic: Topic
+) -> None:
+    names = topic.namespace, topic.name
+    query = {"requestId": "8f3a61c2d5e7b904.1"}
+    sent = [session.frame(PUBLISH, *names, body={"messages": ["m"]}, query=query) for _ in range(3)]
+
+    session.write(*sent)
+
+    fields = [session.reply_to(frame[1])[1] for frame in sent]
+    assert len({each["Tuff-First-Id"] for each in fields}) == 1
+    assert ["Tuff-Repeated" in each for each in fields] == [False, True, True]
+    assert topic.read() == ["m"]
+
+
 def test_publishes_that_arrive_together_go_to_partitions_one_by_one(
     session: SessionClient, new_topic: NewTopic
 ) -> None:

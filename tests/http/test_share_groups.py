@@ -1,11 +1,12 @@
 """Share groups of a running server (protocol §3.12)."""
 
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests.http.calls import Topic, begin, created, ids, metrics_of
-from tests.http.client import Client, Reply, ok, refused
+from tests.http.client import Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 
 PLACE = "0000015896dfd00000050000000000000000ffff"
@@ -276,21 +277,83 @@ def test_a_restart_loads_the_groups_for_the_metrics(new_server: NewServer) -> No
     ok(Workers(topic).create())
     publish(topic, "a")
     publish(topic, "b")
+    first, second = (int(each[:16], 16) for each in ids(topic.poll()))
     server.kill()
 
     shown = metrics_of(new_server(home=server.home).client())
 
     name = 'tuff_share_group_behind_seconds{group="billing",namespace="default",topic="orders"}'
-    assert shown[name] > 0
+    assert shown[name] == (second - first) / 1000
 
 
-def test_a_group_is_of_one_partition_and_ends_with_its_topic(client: Client, topic: Topic) -> None:
-    ok(topic.update({"partitions": 2}))
+def test_a_group_has_the_messages_of_all_partitions(client: Client, topic: Topic) -> None:
+    ok(topic.update({"partitions": 3}))
     workers = Workers(topic)
-    refused(workers.create(), 400, "partition_required")
+    ok(workers.create(lease=1))
+    ok(workers.create(lease=1))
+    refused(workers.create(lease=2), 409, "group_already_exists")
+    parts = [Topic(client, topic.namespace, f"{topic.name}:{number}") for number in range(3)]
+    for number, part in enumerate(parts):
+        publish(part, f"m{number}")
+
+    replies = [ok(workers.try_lease()).json for _ in parts]
+    payloads = {each["partition"]: each["messages"][0]["payload"] for each in replies}
+    assert payloads == {f"{topic.name}:{number}": f"m{number}" for number in range(3)}
+    shown = workers.show()
+    assert (shown["leased"], shown["available"], shown["lease"]) == (3, 0, 1.0)
+    refused(workers.try_acknowledge(*replies[0]["messages"]), 400, "partition_required")
+    for each in replies:
+        part = Workers(Topic(client, topic.namespace, each["partition"]))
+        assert part.acknowledge(*each["messages"]) == ["accepted"]
+
+    assert workers.show()["oldest"] is None
+    assert ok(client.get(f"{topic.path}/share-groups")).json == ["billing"]
+    ok(client.delete(workers.path))
+    for part in (topic, *parts):
+        refused(Workers(part).try_lease(), 404, "group_not_found")
+
+
+def test_an_added_partition_joins_a_group_from_its_beginning(new_server: NewServer) -> None:
+    server = new_server()
+    client = server.client()
+    topic = created(client, "share", "growing")
+    workers = Workers(Topic(server.client(), topic.namespace, topic.name))
+    ok(workers.create(start="latest", order="key"))
+    found: list[Any] = []
+    waiting = Thread(target=lambda: found.append(ok(workers.try_lease(wait=30)).json))
+    waiting.start()
+    until(lambda: metrics_of(client)["tuff_polls_waiting"] == 1)
+    ok(topic.update({"partitions": 2}))
+    publish(Topic(client, topic.namespace, f"{topic.name}:1"), "new")
+    waiting.join()
+
+    (reply,) = found
+    assert (reply["partition"], reply["messages"][0]["payload"]) == (f"{topic.name}:1", "new")
+    part = Workers(Topic(client, topic.namespace, f"{topic.name}:1"))
+    assert (part.show()["start"], part.show()["order"]) == ("earliest", "key")
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_a_group_has_the_messages_with_its_tags(client: Client, topic: Topic, order: str) -> None:
+    workers = Workers(topic)
+    ok(workers.create(tags="urgent,new|late", order=order))
+    refused(workers.create(order=order), 409, "group_already_exists")
+    refused(workers.create(order=order, tags=""), 400, "bad_request")
+    messages = [
+        {"payload": text, "tags": text.split("-")} for text in ("new", "urgent-new", "late")
+    ]
+    ok(client.post(f"{topic.path}/publish", {"messages": messages}))
+
+    assert workers.leased() == ["urgent-new", "late"]
+    assert workers.show()["tags"] == "urgent,new|late"
+
+
+def test_a_group_of_one_partition_ends_with_its_topic(client: Client, topic: Topic) -> None:
+    ok(topic.update({"partitions": 2}))
     of_one = Workers(Topic(client, topic.namespace, f"{topic.name}:1"))
     ok(of_one.create())
     assert of_one.lease() == []
+    refused(Workers(topic).try_lease(), 404, "group_not_found")
 
     ok(topic.delete())
     refused(of_one.try_lease(), 404, "topic_not_found")
@@ -298,6 +361,29 @@ def test_a_group_is_of_one_partition_and_ends_with_its_topic(client: Client, top
 
     assert ok(client.get(f"{again.path}/share-groups")).json == []
     refused(client.get(f"{again.path}/share-groups/billing"), 404, "group_not_found")
+
+
+def test_only_a_message_that_was_begun_was_attempted(topic: Topic, workers: Workers) -> None:
+    publish(topic, "a", "b")
+    workers.acknowledge(*workers.lease(), action="release", attempt="none")
+    assert [(each["attempts"], each["lost"]) for each in workers.lease(lease=0.1)] == [(1, 0)] * 2
+
+    (first,) = workers.lease(wait=10)  # the worker may have died of one of the two
+    (second,) = workers.lease(wait=10)
+
+    assert (first["payload"], first["attempts"], first["lost"]) == ("a", 2, 1)
+    assert (second["payload"], second["attempts"], second["lost"]) == ("b", 1, 0)
+
+
+def test_a_release_that_outlives_its_message_is_answered_and_changes_nothing(
+    topic: Topic, workers: Workers
+) -> None:
+    publish(topic, {"payload": "a", "ttl": 60})
+    (held,) = workers.lease()
+
+    assert workers.acknowledge(held, action="release", delay=100) == ["expires"]
+    assert workers.show()["leased"] == 1
+    assert workers.acknowledge(held, action="release", delay=1) == ["released"]
 
 
 @pytest.mark.parametrize("name", ["group", "delayed", "share", "3"])
@@ -338,6 +424,8 @@ def test_a_wrong_lease_request_is_refused(
         ({"id": PLACE, "token": "1-1", "action": "eat"}, "eat"),
         ({"id": PLACE, "token": "1-1", "delay": 1}, "delay"),
         ({"id": PLACE, "token": "1-1", "action": "release", "lease": 1}, "lease"),
+        ({"id": PLACE, "token": "1-1", "action": "release", "attempt": "some"}, "attempt"),
+        ({"id": PLACE, "token": "1-1", "attempt": "begun"}, "attempt"),
     ],
 )
 def test_a_wrong_acknowledgement_is_refused(
@@ -376,3 +464,19 @@ def test_a_restart_keeps_what_is_done_and_gives_out_the_rest(new_server: NewServ
     assert (again["payload"], again["attempts"]) == ("c", 1)
     assert workers.acknowledge(held[2]) == ["lease_lost"]
     assert workers.acknowledge(again) == ["accepted"]
+
+
+def test_a_server_that_stops_answers_a_lease_that_waits_at_once(new_server: NewServer) -> None:
+    """It waited until the time for a stop was over, and then cut the connection."""
+    server = new_server()
+    workers = Workers(created(server.client(), "share", "stopping"))
+    ok(workers.create())
+    replies: list[Reply] = []
+    waiting = Thread(target=lambda: replies.append(workers.try_lease(wait=60)))
+    waiting.start()
+    until(lambda: metrics_of(server.client())["tuff_polls_waiting"] == 1)
+
+    server.end()
+
+    waiting.join(60)
+    assert [each.status for each in replies] == [200]

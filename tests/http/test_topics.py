@@ -53,6 +53,46 @@ def test_a_topic_is_created_updated_deleted_and_created_again(
     assert topic.read() == topic.read({"startFrom": old, "inclusive": False}) == ["new"]
 
 
+def test_a_patch_changes_what_it_names_and_nothing_else(new_topic: NewTopic) -> None:
+    topic = new_topic({"ttl": 31_536_000, "owner": "me", "team": "red"})
+    ok(topic.publish("kept"))
+
+    changed = ok(topic.change({"partitions": 2, "team": None, "weight": 1.50})).json
+
+    assert changed == {
+        "properties": {"ttl": "31536000", "owner": "me", "weight": "1.5"},
+        "partitions": [0, 1], "retired": [], "expires": None,
+    }  # fmt: skip
+    assert ok(topic.show()).json["properties"] == changed["properties"]
+    assert ok(topic.change({}, dryRun="true")).json == changed
+    before = ok(topic.show()).json
+    assert ok(topic.change({"ttl": None, "partitions": 1}, dryRun="true")).json == {
+        "properties": {**changed["properties"], "ttl": "604800"},
+        "partitions": [0], "retired": [1], "expires": None,
+    }  # fmt: skip
+    assert ok(topic.show()).json == before
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"[1]", "invalid_topic_properties"), (b'{"ttl": 0}', "invalid_topic_properties"),
+        (b'{"partitions": null}', "invalid_topic_properties"),
+        (b'{"generation": null}', "invalid_topic_properties"),
+        (b"{", "invalid_topic_properties"),
+    ],
+)  # fmt: skip
+def test_a_bad_patch_changes_nothing(new_topic: NewTopic, body: bytes, code: str) -> None:
+    topic = new_topic({"ttl": 60, "a": "b"})
+
+    reply = topic.client.send(
+        "PATCH", f"{topic.path}/properties", body, content_type="application/json"
+    )
+
+    refused(reply, 400, code)
+    assert ok(topic.show()).json["properties"] == {"ttl": "60", "a": "b"}
+
+
 @pytest.mark.parametrize("body", BAD_PROPERTIES)
 def test_bad_properties_create_and_change_nothing(
     client: Client, new_topic: NewTopic, missing: Topic, body: bytes

@@ -1,4 +1,4 @@
-"""Snapshot files, changes of a transaction, and settings with their source (protocol §5.6, §8)."""
+"""Snapshot files, changes of a transaction, and settings with their source (protocol §5.5, §8)."""
 
 from pathlib import Path
 from typing import Any

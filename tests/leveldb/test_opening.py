@@ -3,11 +3,11 @@
 from functools import partial
 from pathlib import Path
 
-import plyvel
 import pytest
 
-from tuff.leveldb.log import SECTOR_SIZE, torn_from
-from tuff.leveldb.opening import holds_database, open_or_create
+from tuff_storage.leveldb.engine import plyvel
+from tuff_storage.leveldb.log import SECTOR_SIZE, torn_from
+from tuff_storage.leveldb.opening import holds_database, open_or_create
 
 FILL = 500  # bytes; so that each batch touches two sectors or more
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kernel.archive_manifest import Archive, Entry, Hour, Summary, files_in
 from messaging.read.archive import ArchiveReader
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, in_thread
-from tuff.archive_manifest import Archive, Hour, Row, Summary, files_in
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.ids import MessageId, TopicId
 
@@ -57,11 +57,11 @@ class ArchiveJob:
         kept_from_ms: int | None = 0,
         group_count: int = 2,
         attributes: Sequence[Attributes] | None = None,
-    ) -> Row:
+    ) -> Entry:
         """Archive messages of one hour, in row groups of `group_count`; without `attributes` in
         files of version 0.1.0."""
         hour = hour_of(messages[0])
-        row = Row(
+        row = Entry(
             hour=hour,
             generation=generation,
             after_ms=after_ms,
@@ -85,7 +85,7 @@ class ArchiveJob:
 
     def compact(self) -> None:
         """Merge the hours of each day, and remove their files."""
-        for day, found in groupby(self.archive.rows(self.topic), key=lambda row: row.hour.day):
+        for day, found in groupby(self.archive.entries(self.topic), key=lambda row: row.hour.day):
             rows = list(found)
             path = self.archive.day_path(self.topic, day, hour_count=len(rows))
             old = {row.path for row in rows}
@@ -107,7 +107,7 @@ class ArchiveJob:
         are those of the log that are live."""
         holds = service.holds_and_positions
         hold = await holds.hold(self.topic, "job", 0, max_age_ms=HOLD_MS)
-        known = {row.hour for row in self.archive.rows(self.topic)}
+        known = {row.hour for row in self.archive.entries(self.topic)}
         after_ms = 0
         open_hour = hour_of(messages[-1]) if messages else Hour(0)
         for hour, found in groupby(

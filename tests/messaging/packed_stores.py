@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Iterator
 
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, is_packed, open_packed, pack_rows, rows_in
-from messaging.storage.rows import HEAD, MESSAGES, OFFSET_SIZE, PAYLOADS, PLAIN
+from messaging.engines.memory import MemoryStore
+from messaging.engines.store import Store
+from messaging.model.packed_rows import is_packed, open_packed, pack_rows, rows_in
+from messaging.model.rows import HEAD, MESSAGES, OFFSET_SIZE, PAYLOADS, PLAIN
 
 
-def packed_store(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> PackedRowStore:
+def packed_store(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> Store:
     """A store of these rows, all of them whole, packed into as few values as possible. Then a bit
     is flipped in the checksum of each row under the keys `flipped`."""
     records = dict(record for group in _neighbours(rows) for record in pack_rows(*group))
@@ -16,7 +17,7 @@ def packed_store(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -
             at for at, value in records.items() if key in [row for row, _ in rows_in(at, value)]
         )
         records[at] = flip(at, records[at], key)
-    return PackedRowStore(MemoryStore(records))
+    return Store(MemoryStore(records))
 
 
 def flip(record_key: bytes, value: bytes, key: bytes) -> bytes:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from messaging.read.scan import ReadResult
-from messaging.read.visibility import Query, Undecided
-from messaging.storage.memory import MemoryStore
-from messaging.storage.rows import (
+from messaging.engines.engine import Engine
+from messaging.engines.memory import MemoryStore
+from messaging.engines.store import Store
+from messaging.log import scan
+from messaging.log.scan import ReadResult
+from messaging.model.rows import (
     NO_PAYLOADS,
     MessageRow,
     PayloadRange,
@@ -17,7 +19,8 @@ from messaging.storage.rows import (
     payload_key,
     prefix_of,
 )
-from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, Offset, TopicId
+from messaging.model.visibility import Query, Undecided, start_after
+from tuff.protocol.ids import FIRST_ID, LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, TopicId
 from tuff.protocol.transaction import Transaction
 
 PREFIX = prefix_of(TopicId("default", "t"), 1)
@@ -147,11 +150,22 @@ def is_expired(row: ModelRow, ttl_s: int | None) -> bool:
     return row.timestamp_ms + 1000 * (TTL_S if ttl_s is None else ttl_s) <= NOW_MS
 
 
-def query(**changed: object) -> Query:
+def start_number(start: MessageId | int | None, *, inclusive: bool) -> int:
+    """The number of the first id that a read from this start delivers."""
+    return int.from_bytes(start_after(start, inclusive=inclusive), "big") + 1
+
+
+def read(store: Engine | Store, query: Query) -> ReadResult:
+    """A read of an engine, or of a store over one."""
+    return scan.read(store if isinstance(store, Store) else Store(store), query)
+
+
+def query(*, start: int = 0, through: MessageId = LAST_ID, **changed: object) -> Query:
+    """A query of ids from the number `start` on."""
     plain = Query(
         prefix=PREFIX,
-        start=0,
-        through=LAST_ID,
+        after=max(0, start - 1).to_bytes(MESSAGE_ID_SIZE, "big"),
+        through=through.to_bytes(),
         high_water_mark=Offset(NOW_MS, 0),
         log_start=FIRST_ID,
         live_from=Offset(NOW_MS - 1000 * TTL_S + 1, 0),

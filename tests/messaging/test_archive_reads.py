@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernel.archive_manifest import Hour
+from kernel.exchange import Request
 from messaging.read import archive as archive_module
 from messaging.read.poll import Poll, PollResult, routes
 from messaging.service import MessagingService
-from messaging.topics import TOPIC_PATH
 from tests.messaging.archives import ArchiveJob, Message
 from tests.messaging.world import AUDIT, World, payloads, publish
-from tuff.archive_manifest import Hour
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import ArchiveUnavailableError, DamagedRecordError
-from tuff.protocol.exchange import MediaType, Request
 from tuff.protocol.ids import FIRST_ID, MessageId, Offset
+from tuff.protocol.media_types import MediaType
+from tuff.protocol.operations import POLL
 from tuff.protocol.requests import Isolation
 
 DAY = Hour(411_096)  # the first hour of a day
@@ -295,7 +296,7 @@ async def test_a_compaction_while_a_read_runs_repeats_the_read(
     real = archive_module._decode
     calls: list[int] = []
 
-    def compact_first(file: archive_module._File, index: int) -> archive_module._RowGroup:
+    def compact_first(file: archive_module._ArchiveFile, index: int) -> archive_module._RowGroup:
         if not calls:
             place.job.compact()
         calls.append(index)
@@ -341,15 +342,15 @@ def unmounted(job: ArchiveJob) -> None:
 
 
 def without_files(job: ArchiveJob) -> None:
-    shutil.rmtree(job.archive.root / job.archive.rows(AUDIT)[0].path)
+    shutil.rmtree(job.archive.root / job.archive.entries(AUDIT)[0].path)
 
 
 def without_one_of_two_files(job: ArchiveJob) -> None:
-    job.files(job.archive.rows(AUDIT)[0].path)[1].unlink()
+    job.files(job.archive.entries(AUDIT)[0].path)[1].unlink()
 
 
 def as_of_an_earlier_version(job: ArchiveJob) -> None:
-    (first, *_) = job.archive.rows(AUDIT)
+    (first, *_) = job.archive.entries(AUDIT)
     job.archive.record(AUDIT, [replace(first, files=())])
 
 
@@ -381,7 +382,7 @@ async def test_an_archive_that_is_away_is_unavailable(
 
 async def test_another_file_in_place_of_one_is_corrupt(place: Place) -> None:
     await two_archived_hours(place)
-    row = place.job.archive.rows(AUDIT)[0]
+    row = place.job.archive.entries(AUDIT)[0]
     first, second = place.job.files(row.path)
     shutil.copyfile(first, second)
 
@@ -405,7 +406,7 @@ async def test_a_reply_ends_before_a_file_that_cannot_be_read(
     place: Place, damage: Callable[[Path], None], error: type[Exception]
 ) -> None:
     await two_archived_hours(place)
-    (file,) = place.job.files(place.job.archive.rows(AUDIT)[1].path)[:1]
+    (file,) = place.job.files(place.job.archive.entries(AUDIT)[1].path)[:1]
     damage(file)
 
     reply = await place.poll(FROM_1970)
@@ -432,8 +433,7 @@ async def test_all_forms_have_the_same_messages_and_say_where_they_come_from(
     place: Place,
 ) -> None:
     await two_archived_hours(place)
-    (poll,) = [route for route in routes(place.service.polls) if route.method == "POST"]
-    assert poll.path == f"{TOPIC_PATH}/poll"
+    (poll,) = [each for each in routes(place.service.polls) if each.operation is POLL]
 
     bodies = {}
     for media_type in (MediaType.JSON, MediaType.AVRO, MediaType.ARROW):
@@ -543,7 +543,7 @@ async def compare(home: Path, steps: list[tuple[str, int]], limit: int, skip: in
         replies = await place.read_all(replace(FROM_1970, start=start), limit=limit)
 
         live_from = place.world.clock.now_ms - TTL_S * 1000 + 1
-        rows = place.job.archive.rows(AUDIT)
+        rows = place.job.archive.entries(AUDIT)
         expected = [
             (message_id, text)
             for message_id, text in place.published

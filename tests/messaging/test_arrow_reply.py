@@ -9,17 +9,26 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.read.messages import Messages, arrow_form
+from kernel.exchange import Request
+from messaging.log.messages import Messages, arrow_encoder
+from messaging.log.scan import ReadResult
+from messaging.model.visibility import Undecided
 from messaging.read.poll import Poll, routes
-from messaging.read.scan import ReadResult, read
-from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
-from messaging.topics import TOPIC_PATH
-from tests.messaging.scan_model import COMMITTED_POINTER, ModelRow, build, query, snapshots, topics
+from tests.messaging.scan_model import (
+    COMMITTED_POINTER,
+    ModelRow,
+    build,
+    query,
+    read,
+    snapshots,
+    topics,
+)
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.errors import DamagedRecordError, NotAcceptableError
-from tuff.protocol.exchange import Form, MediaType, Request
 from tuff.protocol.ids import MessageId, Offset
+from tuff.protocol.media_types import Encoding, MediaType
+from tuff.protocol.operations import POLL
 from tuff.protocol.transaction import Transaction
 
 GROUP = ModelRow(950_000, COMMITTED_POINTER, ((b"a", None), (b"b", None)), is_reference=True)
@@ -101,7 +110,7 @@ def test_a_reply_in_arrow_has_the_messages_of_the_one_in_avro(
                 for message_id, payload in reading.messages.items()
             ]
         )
-        body = reading.messages.encoded(Form(MediaType.ARROW), generation=7)
+        body = reading.messages.encoded(Encoding(MediaType.ARROW), generation=7)
         assert rows_of(batch_of(body)) == expected
 
 
@@ -127,7 +136,7 @@ def test_payloads_of_every_length_are_encoded_whole(payload_sizes: list[int]) ->
     ids = [number.to_bytes(20, "big") for number in range(len(payload_sizes))]
     payloads = [bytes([number]) * size for number, size in enumerate(payload_sizes)]
 
-    batch = batch_of(Messages.of(ids, payloads).encoded(Form(MediaType.ARROW), generation=7))
+    batch = batch_of(Messages.of(ids, payloads).encoded(Encoding(MediaType.ARROW), generation=7))
 
     assert batch["id"].to_pylist() == ids
     assert batch["value"].to_pylist() == payloads
@@ -142,11 +151,13 @@ async def test_a_reply_from_memory_names_the_pointers_too(
     await publish(service, b"d", ttl_s=5)
     rolled_back = world.transactions.start(66)
     await publish(service, b"e", pointer=rolled_back)
-    await service.rows.mark_rolled_back([rolled_back])
+    await service.rows.roll_back([rolled_back])
 
     result = await service.polls.poll(AUDIT, Poll())
 
-    batch = batch_of(result.messages.encoded(Form(MediaType.ARROW), generation=result.generation))
+    batch = batch_of(
+        result.messages.encoded(Encoding(MediaType.ARROW), generation=result.generation)
+    )
     assert batch["value"].to_pylist() == [b"a", b"b", b"c", b"d", b"e"]
     assert batch["write_pointer"].to_pylist() == [None, 55, 55, None, 66]
     assert batch["generation"].to_pylist() == [1, 1, 1, 1, 1]
@@ -156,10 +167,10 @@ async def test_without_the_library_a_poll_is_refused_before_it_waits(
     service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "messaging.read.arrow_reply", raising=False)
-    arrow_form.cache_clear()
+    monkeypatch.delitem(sys.modules, "messaging.log.arrow_reply", raising=False)
+    arrow_encoder.cache_clear()
     found = routes(service.polls)
-    (poll,) = [each for each in found if each.path == f"{TOPIC_PATH}/poll"]
+    (poll,) = [each for each in found if each.operation is POLL]
     names = {"ns": "default", "t": "audit"}
     asked = Request(names, (("wait", "60"),), None, MediaType.ARROW.value, b"")
 

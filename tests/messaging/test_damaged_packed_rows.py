@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from messaging.read.offsets_and_splits import decided_end, splits_of
-from messaging.read.scan import possible_loss, read
-from messaging.read.visibility import Query
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, pack_rows, rows_in, scan_records
-from messaging.storage.rows import (
+from messaging.engines.memory import MemoryStore
+from messaging.engines.store import Store
+from messaging.log.scan import possible_loss
+from messaging.model.packed_rows import pack_rows, rows_in
+from messaging.model.rows import (
     IS_PACKED,
     MessageRow,
     PayloadRange,
@@ -28,8 +27,10 @@ from messaging.storage.rows import (
     payload_key,
     unframe,
 )
+from messaging.model.visibility import Query
+from messaging.read.offsets_and_splits import decided_end, splits_of
 from tests.messaging.packed_stores import without_flags, without_sizes
-from tests.messaging.scan_model import COMMITTED_POINTER, NOW_MS, PREFIX, query
+from tests.messaging.scan_model import COMMITTED_POINTER, NOW_MS, PREFIX, query, read
 from tests.messaging.world import leveldb
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, past_group
@@ -46,10 +47,10 @@ def without_all(value: bytes) -> bytes:
 
 
 @pytest.fixture(params=["memory", "leveldb"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PackedRowStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     in_memory = request.param == "memory"
     engine = MemoryStore() if in_memory else leveldb(tmp_path / "table")
-    with closing(PackedRowStore(engine)) as opened:
+    with closing(Store(engine)) as opened:
         yield opened
 
 
@@ -65,7 +66,7 @@ def payload(number: int) -> bytes:
     return f"payload {number}".encode()
 
 
-def fill(store: PackedRowStore, damage: Damage) -> None:
+def fill(store: Store, damage: Damage) -> None:
     """Rows of one millisecond, of which some are packed in a value that is damaged."""
     keys = [key(number) for number in range(COUNT)]
     values = inline_values(keys, [payload(each) for each in range(COUNT)], pointer=None)
@@ -82,7 +83,7 @@ def ranges() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all])
 def test_a_range_returns_every_row_or_the_damaged_record_that_had_it(
-    store: PackedRowStore, damage: Damage
+    store: Store, damage: Damage
 ) -> None:
     fill(store, damage)
 
@@ -94,7 +95,7 @@ def test_a_range_returns_every_row_or_the_damaged_record_that_had_it(
 
         found = [at for at, _ in store.scan(key(start), key(stop))]
         backwards = [at for at, _ in store.scan(key(start), key(stop), reverse=True)]
-        records = [at for at, _ in scan_records(store, key(start), key(stop))]
+        records = [at for at, _ in store.records(key(start), key(stop))]
 
         assert found == sorted(expected), (start, stop)
         assert backwards == found[::-1]
@@ -102,9 +103,7 @@ def test_a_range_returns_every_row_or_the_damaged_record_that_had_it(
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_packed_value_with_damaged_flags_still_has_its_rows(
-    store: PackedRowStore, bit: int
-) -> None:
+def test_a_packed_value_with_damaged_flags_still_has_its_rows(store: Store, bit: int) -> None:
     fill(store, lambda packed: without_flags(packed, bit=bit))
 
     for each in range(COUNT):
@@ -136,7 +135,7 @@ def ask(**asked: object) -> Query:
     return query(**(served | asked))
 
 
-def read_all(store: PackedRowStore, *, first: int, through: int) -> tuple[list[bytes], list[str]]:
+def read_all(store: Store, *, first: int, through: int) -> tuple[list[bytes], list[str]]:
     """All payloads that a reader receives that continues after each error, and the errors."""
     number, payloads, told = MessageId(*place(first)).to_int(), [], []
     for _ in range(2 * COUNT):
@@ -154,7 +153,7 @@ def read_all(store: PackedRowStore, *, first: int, through: int) -> tuple[list[b
 
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all])
-def test_a_reader_gets_one_error_and_all_other_rows(store: PackedRowStore, damage: Damage) -> None:
+def test_a_reader_gets_one_error_and_all_other_rows(store: Store, damage: Damage) -> None:
     fill(store, damage)
 
     for first, stop in ranges():
@@ -168,7 +167,7 @@ def test_a_reader_gets_one_error_and_all_other_rows(store: PackedRowStore, damag
         assert len(told) == bool(lost), (first, stop)
 
 
-def test_the_error_says_how_many_messages_may_be_lost(store: PackedRowStore) -> None:
+def test_the_error_says_how_many_messages_may_be_lost(store: Store) -> None:
     fill(store, without_sizes)
 
     _, (told,) = read_all(store, first=0, through=PACKED_FIRST)
@@ -179,9 +178,9 @@ def test_the_error_says_how_many_messages_may_be_lost(store: PackedRowStore) -> 
     assert "may have been" not in last
 
 
-def test_rows_that_the_reader_knows_do_not_count_as_lost(store: PackedRowStore) -> None:
+def test_rows_that_the_reader_knows_do_not_count_as_lost(store: Store) -> None:
     fill(store, without_sizes)
-    ((at, packed),) = scan_records(store, key(PACKED_LAST), key(PACKED_LAST + 1))
+    ((at, packed),) = store.records(key(PACKED_LAST), key(PACKED_LAST + 1))
     after = place(PACKED_FIRST - 1).to_int()
 
     def told(last_passed: int) -> str:
@@ -194,7 +193,7 @@ def test_rows_that_the_reader_knows_do_not_count_as_lost(store: PackedRowStore) 
 
 
 def test_a_reader_receives_all_packed_rows_of_a_value_with_damaged_flags(
-    store: PackedRowStore,
+    store: Store,
 ) -> None:
     fill(store, without_flags)
 
@@ -203,17 +202,17 @@ def test_a_reader_receives_all_packed_rows_of_a_value_with_damaged_flags(
         assert read_all(store, first=first, through=stop - 1) == (expected, [])
 
 
-def test_a_read_of_damaged_packed_rows_is_not_cacheable(store: PackedRowStore) -> None:
+def test_a_read_of_damaged_packed_rows_is_not_cacheable(store: Store) -> None:
     fill(store, without_flags)
     inside = MessageId(*place(PACKED_FIRST + 1)).to_int() + 1
 
     reading = read(store, ask(start=inside))
 
     assert reading.items[0][1] == payload(PACKED_FIRST + 2)
-    assert reading.cacheable_from is None
+    assert reading.cacheable_after is None
 
 
-def test_a_topic_ends_before_a_damaged_record_that_may_be_undecided(store: PackedRowStore) -> None:
+def test_a_topic_ends_before_a_damaged_record_that_may_be_undecided(store: Store) -> None:
     fill(store, without_sizes)
     live = {"live_from": place(0)}
 
@@ -226,7 +225,7 @@ def test_a_topic_ends_before_a_damaged_record_that_may_be_undecided(store: Packe
 
 
 def test_a_damaged_last_record_is_the_end_for_a_reader_without_a_snapshot(
-    store: PackedRowStore,
+    store: Store,
 ) -> None:
     fill(store, without_sizes)
 
@@ -239,7 +238,7 @@ def test_a_damaged_last_record_is_the_end_for_a_reader_without_a_snapshot(
     assert end == past_group(place(PACKED_LAST))
 
 
-def test_splits_beside_a_damaged_record_stay_inside_the_range(store: PackedRowStore) -> None:
+def test_splits_beside_a_damaged_record_stay_inside_the_range(store: Store) -> None:
     fill(store, without_sizes)
     end = MessageId(*place(PACKED_FIRST + 1))
 
@@ -254,7 +253,7 @@ def test_splits_beside_a_damaged_record_stay_inside_the_range(store: PackedRowSt
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all, without_flags])
 def test_a_group_with_damaged_payloads_is_reported_and_the_read_continues(
-    store: PackedRowStore, damage: Damage
+    store: Store, damage: Damage
 ) -> None:
     stored = [payload_key(PREFIX, COMMITTED_POINTER, place(number)) for number in range(4)]
     values = inline_values(stored, [payload(each) for each in range(4)], pointer=None)

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from messaging.log.look_times import LookTimes
+from messaging.model.rows import DELAYED, INDEX, MESSAGES, prefix_of, topic_key
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.storage.look_times import LookTimes
-from messaging.storage.rows import DELAYED, INDEX, MESSAGES, prefix_of, topic_key
 from messaging.write import delayed as delayed_messages
 from messaging.write.delayed import ENTERED_COUNT_MAX, RETRY_MS
 from messaging.write.publish import Published
@@ -45,7 +45,6 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 
-LOG = AUDIT.delayed_log
 POINTER = 7
 
 
@@ -294,18 +293,187 @@ async def test_a_commit_can_bring_delayed_messages(world: World, service: Messag
     assert await polled(service) == [b"x"]
 
 
-async def test_the_log_of_a_topic_is_no_topic_for_clients(
+async def test_a_message_does_not_wait_for_transactions_that_began_before_its_own(
+    world: World, service: MessagingService
+) -> None:
+    """It waited up to `max_block` for any open transaction with a delayed message to its topic."""
+    world.transactions.start(POINTER)
+    await delayed(service, b"open", delays=[after(10)], pointer=POINTER)
+    world.transactions.start(8)
+    await delayed(service, b"committed", delays=[after(10)], pointer=8)
+    world.commit(service, 8)
+    await looked(service)
+
+    await advance(world, service, 10)
+
+    assert await polled(service) == [b"committed"]
+
+
+async def test_each_message_of_a_transaction_enters_at_its_millisecond_in_any_order_of_delays(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    delays = [after(300), after(100), after(200)]
+    await delayed(service, b"300", b"100", b"200", delays=delays, pointer=POINTER)
+    world.commit(service, POINTER)
+    await looked(service)
+
+    entered = []
+    for _ in range(3):
+        await advance(world, service, 99)
+        assert await polled(service) == entered
+        await advance(world, service, 1)
+        entered.append(b"%d" % (world.clock.now_ms - NOON_MS))
+        assert await polled(service) == entered
+
+
+async def test_a_transaction_blocks_no_reader_while_its_messages_are_delayed(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(POINTER)
     await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
+    await publish(service, b"plain")
 
-    assert service.topics.names("default") == ["audit"]
-    assert list(service.topics.figures()) == []
+    assert await polled(service, COMMITTED) == [b"plain"]
+    assert service.rows.published_by(NOON_MS) == []
     assert service.rows.topics([POINTER]) == ["default:audit"]
     (carried,) = service.rows.carried()
-    assert carried.topics == {AUDIT}
+    assert (carried.topics, carried.first_publish_ms) == ({AUDIT}, None)
     assert not service.rows.has_ended_in(POINTER, AUDIT)
+
+
+async def test_a_message_enters_while_the_transaction_service_is_down(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
+    world.commit(service, POINTER)
+    world.transactions.is_up = False
+    await advance(world, service, 10)
+    assert await polled(service) == [b"x"]
+
+
+async def test_a_start_finishes_a_commit_whose_messages_a_crash_kept_undecided(
+    world: World,
+) -> None:
+    async with world.running(audit={"ttl": "100"}) as service:
+        world.transactions.start(POINTER)
+        await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
+    world.transactions.end(POINTER, world.transactions.committed)
+    world.clock.now_ms += 10
+    async with world.running() as service:
+        assert service.rows.indexed_pointers() == [POINTER]
+        service.rows.end_committed([POINTER])
+        await looked(service)
+        assert await polled(service) == [b"x"]
+        assert service.rows.indexed_pointers() == []
+    async with world.running() as service:
+        await looked(service)
+        assert await polled(service) == [b"x"]
+        assert rows_of(world, INDEX) + rows_of(world, DELAYED) == []
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+async def test_a_failed_write_of_a_commit_neither_loses_nor_repeats_a_message(
+    *, takes_effect: bool
+) -> None:
+    world = FlakyWorld()
+    async with world.running(audit={"ttl": "100"}) as service:
+        world.transactions.start(POINTER)
+        await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
+        world.fail_write(0, takes_effect=takes_effect)
+        world.commit(service, POINTER)
+        await advance(world, service, 10)
+        await service.tick()
+        await looked(service)
+        assert await polled(service) == [b"x"]
+        assert await waiting(service) == []
+        assert not service.rows.is_carried(POINTER)
+
+
+async def test_a_commit_that_is_settled_twice_delays_its_messages_once(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
+    world.commit(service, POINTER)
+    service.rows.end_committed([POINTER])
+    await advance(world, service, 10)
+    await service.tick()
+    await advance(world, service, 10)
+    assert await polled(service) == [b"x"]
+    assert not service.rows.is_carried(POINTER)
+
+
+async def test_a_message_can_be_cancelled_from_its_commit_on(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    published = await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
+    assert published.delayed is not None
+    with pytest.raises(DelayedNotFoundError):
+        await service.delayed.cancel(AUDIT, published.delayed.first)
+
+    world.commit(service, POINTER)
+    await looked(service)
+    await service.delayed.cancel(AUDIT, published.delayed.first)
+
+    await advance(world, service, 10)
+    assert await polled(service) == []
+
+
+async def test_a_damaged_row_of_a_commit_is_reported_and_the_others_enter(
+    world: World, service: MessagingService, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.transactions.start(POINTER)
+    await delayed(service, b"x", b"y", delays=[after(10)], pointer=POINTER)
+    key = world.damage_row(DELAYED)
+
+    world.commit(service, POINTER)
+    await advance(world, service, 10)
+
+    assert await polled(service) == [b"y"]
+    assert [each for each in caplog.messages if key.hex() in each and "salvage" in each]
+    assert rows_of(world, DELAYED) == [key]
+
+
+async def test_a_topic_whose_row_is_damaged_keeps_the_messages_of_a_commit(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.running(audit={"ttl": "100"}) as service:
+        world.transactions.start(POINTER)
+        await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
+    key = topic_key(AUDIT)
+    before, world.rows[key] = world.rows[key], world.rows[key][:-1] + b"?"
+    async with world.running() as service:
+        world.commit(service, POINTER)
+        for _ in range(3):
+            await service.tick()
+        assert len([each for each in caplog.messages if "committed transaction 7" in each]) == 1
+    world.rows[key] = before
+    async with world.running() as service:
+        service.rows.end_committed([POINTER])
+        await advance(world, service, 10)
+        assert await polled(service) == [b"x"]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_the_end_of_a_transaction_leaves_no_undecided_row(
+    world: World, service: MessagingService, *, is_committed: bool
+) -> None:
+    world.transactions.start(POINTER)
+    await delayed(service, b"x", b"y", delays=[after(10)], pointer=POINTER)
+    assert len(rows_of(world, DELAYED)) == 2
+    if is_committed:
+        world.commit(service, POINTER)
+    else:
+        await world.abort(service, POINTER)
+    await looked(service)
+
+    assert await waiting(service) == ([b"x", b"y"] if is_committed else [])
+    assert len(rows_of(world, DELAYED)) == (2 if is_committed else 0)
+    assert rows_of(world, INDEX) == []
+    assert rows_of(world, MESSAGES) == []
 
 
 async def test_messages_of_an_aborted_transaction_never_enter(
@@ -321,27 +489,6 @@ async def test_messages_of_an_aborted_transaction_never_enter(
     service.rows.wake_readers([8])
 
     await advance(world, service, 1_000)
-
-    assert await polled(service) == [b"committed"]
-
-
-async def test_many_rolled_back_messages_do_not_keep_later_ones_back(
-    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More than one read passes over: the next read begins behind them."""
-    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", 10)
-    world.transactions.start(POINTER)
-    for _ in range(50):
-        await delayed(service, b"aborted", delays=[after(10)], pointer=POINTER)
-    await world.abort(service, POINTER)
-    service.rows.wake_readers([POINTER])
-    world.transactions.start(8)
-    await delayed(service, b"committed", delays=[after(10)], pointer=8)
-    world.commit(service, 8)
-    service.rows.wake_readers([8])
-
-    for _ in range(10):
-        await advance(world, service, 100)
 
     assert await polled(service) == [b"committed"]
 
@@ -374,58 +521,6 @@ async def test_a_publish_that_was_rolled_back_never_enters(
     assert await polled(service, COMMITTED) == [b"also kept", b"kept"]
 
 
-async def test_a_log_is_read_again_after_a_restart(world: World) -> None:
-    async with world.running(audit={"ttl": "100"}) as service:
-        world.transactions.start(POINTER)
-        await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
-    world.transactions.end(POINTER, world.transactions.committed)
-    world.clock.now_ms += 10
-    async with world.running() as service:
-        service.rows.settle([POINTER])
-        await looked(service)
-        assert await polled(service) == [b"x"]
-    async with world.running() as service:
-        await looked(service)
-        assert await polled(service) == [b"x"]
-
-
-async def test_messages_wait_while_the_transaction_service_is_down(
-    world: World, service: MessagingService
-) -> None:
-    world.transactions.start(POINTER)
-    await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
-    world.commit(service, POINTER)
-    world.transactions.is_up = False
-    await advance(world, service, 10)
-    assert await polled(service) == []
-
-    world.transactions.is_up = True
-    await advance(world, service, RETRY_MS)
-
-    assert await polled(service) == [b"x"]
-
-
-@pytest.mark.parametrize("is_committed", [True, False])
-async def test_retention_drops_what_has_left_the_log(
-    world: World, service: MessagingService, *, is_committed: bool
-) -> None:
-    world.transactions.start(POINTER)
-    await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
-    assert len(rows_of(world, MESSAGES)) == 1
-    if is_committed:
-        world.commit(service, POINTER)
-    else:
-        await world.abort(service, POINTER)
-    service.rows.wake_readers([POINTER])
-    await looked(service)
-
-    await service.cleaner.run_pass()
-
-    assert rows_of(world, MESSAGES) == []
-    assert rows_of(world, INDEX) == []
-    assert await waiting(service) == ([b"x"] if is_committed else [])
-
-
 async def test_retention_keeps_what_waits_however_long(
     world: World, service: MessagingService
 ) -> None:
@@ -435,7 +530,7 @@ async def test_retention_keeps_what_waits_however_long(
     world.clock.now_ms += 1_000_000
     await service.cleaner.run_pass()
     assert await waiting(service) == [b"waits"]
-    assert len(rows_of(world, MESSAGES)) == 1
+    assert len(rows_of(world, DELAYED)) == 2
 
 
 async def test_a_cancelled_message_never_enters(world: World, service: MessagingService) -> None:
@@ -593,23 +688,6 @@ async def test_a_failed_write_neither_loses_nor_repeats_a_message(*, takes_effec
         assert await waiting(service) == []
 
 
-@pytest.mark.parametrize("takes_effect", [True, False])
-async def test_a_failed_write_of_rows_from_the_log_neither_loses_nor_repeats_one(
-    *, takes_effect: bool
-) -> None:
-    world = FlakyWorld()
-    async with world.running(audit={"ttl": "100"}) as service:
-        world.transactions.start(POINTER)
-        await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
-        world.commit(service, POINTER)
-        world.fail_write(0, takes_effect=takes_effect)
-        service.rows.wake_readers([POINTER])
-        await looked(service)
-        await advance(world, service, RETRY_MS)
-        await advance(world, service, RETRY_MS)
-        assert await polled(service) == [b"x"]
-
-
 async def test_a_look_that_fails_by_a_bug_is_repeated_and_logged_once(
     world: World,
     service: MessagingService,
@@ -668,32 +746,6 @@ async def test_what_is_due_before_a_damaged_row_enters(
     assert await waiting(service) == []
 
 
-async def test_a_commit_writes_nothing_if_the_log_of_its_delayed_messages_is_damaged(
-    world: World,
-) -> None:
-    """A part of its rows, flagged as the last ones, would be a commit after a crash."""
-    async with world.running(audit={"ttl": "100"}) as service:
-        world.transactions.start(POINTER)
-        await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
-        world.commit(service, POINTER)
-    key = topic_key(LOG)
-    world.rows[key] = world.rows[key][:-1] + b"?"
-    async with world.running() as service:
-        pointer = world.transactions.start(POINTER + 1)
-        entries = [
-            PublishEntry(topic=AUDIT, payloads=[b"plain"], pointer=pointer),
-            PublishEntry(topic=AUDIT, payloads=[b"y"], pointer=pointer, delays=[after(10)]),
-        ]
-        for call in (
-            service.publisher.check_entries(entries),
-            publish_final(service, entries),
-        ):
-            with pytest.raises(DamagedRecordError):
-                await call
-        assert not service.rows.final_pointers()
-        assert (await polled(service), rows_of(world, INDEX)) == ([], [])
-
-
 async def test_refused_publishes(world: World, service: MessagingService) -> None:
     world.transactions.start(POINTER)
     with pytest.raises(InvalidDelayError, match="due within"):
@@ -723,7 +775,6 @@ async def test_lateness_is_observed(world: World, service: MessagingService) -> 
     await delayed(service, b"x", delays=[after(10)])
     await advance(world, service, 35)
     assert ("delayed_lateness_seconds", 0.025) in world.observed
-    assert LOG.home == AUDIT
 
 
 async def test_the_explanation_of_a_damaged_one_names_it(world: World) -> None:
@@ -731,7 +782,7 @@ async def test_the_explanation_of_a_damaged_one_names_it(world: World) -> None:
     async with world.running(audit={}) as service:
         late = PublishRequest(POINTER, [b"late"], delays=[Delay(1000, is_time=False)])
         published = await service.publisher.publish(AUDIT, late)
-        world.damage_row(MESSAGES)
+        world.damage_row(DELAYED)
         assert published.delayed is not None
         with pytest.raises(DamagedRecordError, match="tuff salvage"):
             await service.explainer.explain_delayed(AUDIT, published.delayed.first)

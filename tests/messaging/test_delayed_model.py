@@ -29,12 +29,12 @@ class Held(NamedTuple):
 
 @dataclass
 class Model:
-    """What waits, what is in the log, and what has entered, in order."""
+    """What waits, what is undecided, and what has entered, in order."""
 
     now_ms: int = NOON_MS
     number: int = 0
     waiting: list[Held] = field(default_factory=list)
-    in_log: list[tuple[int, Held]] = field(default_factory=list)  # with pointers
+    undecided: list[tuple[int, Held]] = field(default_factory=list)  # with pointers
     entered: list[bytes] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
     committed: set[int] = field(default_factory=set)
@@ -48,22 +48,20 @@ class Model:
             if pointer is None:
                 self.waiting.append(held)
             else:
-                self.in_log.append((pointer, held))
+                self.undecided.append((pointer, held))
         return texts
 
     def settle(self) -> None:
         """Let everything happen that may happen now."""
-        while self.in_log and self.in_log[0][0] not in self.open:
-            pointer, held = self.in_log.pop(0)
-            if pointer in self.committed:
-                self.waiting.append(held)
+        self.waiting += [held for pointer, held in self.undecided if pointer in self.committed]
+        self.undecided = [each for each in self.undecided if each[0] in self.open]
         self.waiting.sort()
         due = [each for each in self.waiting if each.due_ms <= self.now_ms]
         self.waiting = self.waiting[len(due) :]
         self.entered += [each.payload for each in due]
 
     def clear(self) -> None:
-        self.waiting, self.in_log, self.entered = [], [], []
+        self.waiting, self.undecided, self.entered = [], [], []
 
 
 DELAYS = st.lists(st.sampled_from([1, 2, 5, 50]), min_size=1, max_size=4)
@@ -99,7 +97,7 @@ class Run:
                 properties = None
                 # As the transaction service does at a start.
                 done = self.model.committed.intersection(service.rows.indexed_pointers())
-                service.rows.settle(done)
+                service.rows.end_committed(done)
                 await self.compare(service)
                 while left:
                     name, *arguments = left.pop(0)

@@ -1,10 +1,11 @@
 """A deleted topic keeps an owner, so it is loaded and given away like any other."""
 
-from messaging.storage.loading import LoadedTopics, load_topics
-from messaging.storage.memory import MemoryStore
-from messaging.storage.rows import topic_key
-from messaging.storage.store_state import StoreState
-from messaging.topics import TopicRecord
+from messaging.engines.memory import MemoryStore
+from messaging.engines.store import Store
+from messaging.log.loading import LoadedTopics, load_topics
+from messaging.log.store_state import StoreState
+from messaging.log.topics import TopicRecord
+from messaging.model.rows import topic_key
 from tuff.protocol.ids import TopicId
 
 AUDIT = TopicId("default", "audit")
@@ -15,7 +16,7 @@ def test_a_deleted_topic_is_loaded_without_holds() -> None:
     key = topic_key(AUDIT)
     store = MemoryStore({key: DELETED.to_bytes(key)})
 
-    assert load_topics(store, [AUDIT]).records == {AUDIT: DELETED}
+    assert load_topics(Store(store), [AUDIT]).records == {AUDIT: DELETED}
 
 
 def test_a_deleted_topic_can_be_given_away() -> None:
@@ -26,7 +27,7 @@ def test_a_deleted_topic_can_be_given_away() -> None:
         longest_transaction_s=60,
         is_shared=True,
     )
-    state.add_topics(LoadedTopics(records={AUDIT: DELETED}, due_ms={}, index=[]))
+    state.add_topics(LoadedTopics(records={AUDIT: DELETED}, due_ms={}, index=[], producers=[]))
 
     state.remove_topic(state.topics.find(AUDIT))
 

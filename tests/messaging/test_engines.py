@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messaging.storage.engine import Store, StoreError
-from messaging.storage.memory import MemoryStore
-from messaging.storage.rows import frame, is_whole
-from tests.messaging.world import leveldb
-from tuff.disk.locks import DirectoryLockedError
+from messaging.engines.engine import Engine, StoreError
+from messaging.engines.memory import MemoryStore
+from messaging.model.rows import frame, is_whole
+from tests.messaging.world import leveldb, rows_of
+from tuff_storage.disk.locks import DirectoryLockedError
 
-OpenStore = Callable[[], Store]
+OpenStore = Callable[[], Engine]
 Batches = list[list[tuple[bytes, bytes | None]]]
 
 
@@ -29,7 +29,7 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
 
 
 @pytest.fixture
-def store(open_store: OpenStore) -> Iterator[Store]:
+def store(open_store: OpenStore) -> Iterator[Engine]:
     with closing(open_store()) as opened:
         yield opened
 
@@ -39,28 +39,28 @@ def test_written_rows_are_there_after_a_reopen(open_store: OpenStore) -> None:
         first.write([(b"a", b"1"), (b"b", b"2")])
     with closing(open_store()) as second:
         assert second.get(b"a") == b"1"
-        assert list(second.scan(b"a", b"z")) == [(b"a", b"1"), (b"b", b"2")]
+        assert rows_of(second.scan(b"a", b"z")) == [(b"a", b"1"), (b"b", b"2")]
 
 
-def test_a_scan_shows_the_rows_as_of_its_call(store: Store) -> None:
+def test_a_scan_shows_the_rows_as_of_its_call(store: Engine) -> None:
     store.write([(b"a", b"1"), (b"b", b"2")])
     with closing(store.scan(b"a", b"z")) as rows:
         store.write([(b"a", None), (b"b", b"changed"), (b"c", b"3")])
-        assert list(rows) == [(b"a", b"1"), (b"b", b"2")]
+        assert rows_of(rows) == [(b"a", b"1"), (b"b", b"2")]
 
 
-def test_the_last_value_of_a_key_wins_within_a_batch(store: Store) -> None:
+def test_the_last_value_of_a_key_wins_within_a_batch(store: Engine) -> None:
     store.write([(b"a", b"1"), (b"a", None), (b"b", None), (b"b", b"2")])
-    assert list(store.scan(b"", b"z")) == [(b"b", b"2")]
+    assert rows_of(store.scan(b"", b"z")) == [(b"b", b"2")]
 
 
-def test_a_closed_store_refuses_everything_and_closes_again(store: Store) -> None:
+def test_a_closed_store_refuses_everything_and_closes_again(store: Engine) -> None:
     store.write([(b"a", b"1")])
     store.close()
     store.close()
     for call in (
         lambda: store.get(b"a"),
-        lambda: list(store.scan(b"a", b"b")),
+        lambda: rows_of(store.scan(b"a", b"b")),
         lambda: store.write([(b"a", b"2")]),
     ):
         with pytest.raises(StoreError):
@@ -93,12 +93,12 @@ def test_a_table_is_a_sorted_dictionary(
     engine: str, written: Batches, start: bytes, stop: bytes
 ) -> None:
     with TemporaryDirectory() as directory:
-        table: Store = MemoryStore() if engine == "memory" else leveldb(Path(directory))
+        table: Engine = MemoryStore() if engine == "memory" else leveldb(Path(directory))
         with closing(table):
             check_dictionary(table, written, start=start, stop=stop)
 
 
-def check_dictionary(table: Store, written: Batches, *, start: bytes, stop: bytes) -> None:
+def check_dictionary(table: Engine, written: Batches, *, start: bytes, stop: bytes) -> None:
     """Write to an empty table, and read it all ways."""
     model: dict[bytes, bytes] = {}
     for batch in written:
@@ -110,8 +110,8 @@ def check_dictionary(table: Store, written: Batches, *, start: bytes, stop: byte
                 model[key] = value
 
     expected = [(key, model[key]) for key in sorted(model) if start <= key < stop]
-    assert list(table.scan(start, stop)) == expected
-    assert list(table.scan(start, stop, reverse=True)) == expected[::-1]
+    assert rows_of(table.scan(start, stop)) == expected
+    assert rows_of(table.scan(start, stop, reverse=True)) == expected[::-1]
     assert table.get(start) == model.get(start)
 
 
@@ -130,7 +130,7 @@ def test_a_flipped_bit_in_a_value_hides_no_other_row(tmp_path: Path) -> None:
     _flip(tmp_path, at=b"payload 1000")
 
     with closing(leveldb(tmp_path)) as table:
-        found = list(table.scan(b"k", b"l"))
+        found = rows_of(table.scan(b"k", b"l"))
 
     assert [key for key, value in found if not is_whole(key, value)] == [b"k1000"]
     assert len(found) == 2000
@@ -145,7 +145,7 @@ def test_a_flipped_bit_in_a_key_is_never_taken_for_the_end_of_the_rows(tmp_path:
 
     with closing(leveldb(tmp_path)) as table:
         try:
-            found = list(table.scan(b"a/", b"a0"))
+            found = rows_of(table.scan(b"a/", b"a0"))
         except StoreError:
             return
     damaged = [key for key, value in found if not is_whole(key, value)]

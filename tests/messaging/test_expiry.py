@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.retention.cleaner import _Chunk, _decide_row, _Rules
-from messaging.retention.expiry import (
+from messaging.log.topics import Topic
+from messaging.model.expiry import (
     Decision,
     RetainedRow,
     RetentionState,
@@ -17,9 +17,9 @@ from messaging.retention.expiry import (
     TopicRule,
     decide,
 )
-from messaging.storage.rows import Hold, message_key, split_topic
-from messaging.topics import Topic
-from messaging.write.group_commit import _inverted
+from messaging.model.rows import Hold, message_key, split_topic
+from messaging.retention.cleaner import _Chunk, _decide_row, _Rules
+from messaging.write.write_batch import _inverted
 from tuff.protocol.ids import MessageId, Offset
 
 GOLDEN: dict[str, Any] = json.loads(

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from messaging.storage.engine import StoreError
+from messaging.engines.engine import StoreError
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -15,7 +15,12 @@ from tests.messaging.world import (
     request,
     settle_down,
 )
-from tuff.protocol.errors import StorageUnavailableError, TopicExistsError, TopicNotFoundError
+from tuff.protocol.errors import (
+    StorageOutcomeUnknownError,
+    StorageUnavailableError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from tuff.protocol.ids import MessageId
 from tuff.protocol.requests import Ack
 
@@ -36,8 +41,9 @@ async def test_a_failed_write_is_answered_by_what_the_reopened_store_contains(
         if takes_effect:
             await publish(service, b"in doubt")
         else:
-            with pytest.raises(StorageUnavailableError):
+            with pytest.raises(StorageUnavailableError) as caught:
                 await publish(service, b"in doubt")
+            assert (caught.value.code, caught.value.retry_safe) == ("storage_unavailable", True)
 
         after = await publish(service, b"after")
         in_doubt = [b"in doubt"] if takes_effect else []
@@ -123,10 +129,14 @@ async def test_a_batch_in_doubt_is_resolved_when_the_store_opens_again(
         world.fail_write(0, takes_effect=True)
         world.is_barred = True
 
-        with pytest.raises(StorageUnavailableError):
+        with pytest.raises(StorageOutcomeUnknownError) as in_doubt:
             await publish(service, b"in doubt", pointer=pointer)
-        with pytest.raises(StorageUnavailableError):
+        assert in_doubt.value.code == "storage_outcome_unknown"
+        assert in_doubt.value.outcome_unknown
+        assert not in_doubt.value.retry_safe
+        with pytest.raises(StorageUnavailableError) as refused:
             await publish(service, b"refused")
+        assert (refused.value.code, refused.value.outcome_unknown) == ("storage_unavailable", False)
         with pytest.raises(StorageUnavailableError):
             await polled(service)
         assert service.status == ("down", "the disk is gone")
@@ -152,6 +162,22 @@ async def test_a_lost_batch_is_undone_in_memory_too(world: FlakyWorld) -> None:
         await publish(service, pointer=pointer)
 
         assert await polled(service) == [b"stored"]
+
+
+async def test_what_a_lost_batch_stored_and_published_is_neither(world: FlakyWorld) -> None:
+    pointer = world.transactions.start(7)
+    async with world.running(audit={}) as service:
+        world.fail_write(0, takes_effect=False)
+        answers = await asyncio.gather(
+            service.publisher.store(AUDIT, request(b"stored", pointer=pointer)),
+            publish(service, pointer=pointer),
+            return_exceptions=True,
+        )
+
+        assert [type(answer) for answer in answers] == [StorageUnavailableError] * 2
+        assert not service.rows.is_carried(pointer)
+        await publish(service, pointer=pointer)
+        assert await polled(service) == []
 
 
 async def test_a_refusal_based_on_a_pending_change_fails_with_it(world: FlakyWorld) -> None:
@@ -181,7 +207,7 @@ async def test_a_mark_that_fails_is_retried_until_it_succeeds(world: FlakyWorld)
         world.transactions.end(pointer, world.transactions.aborted)
         world.fail_write(0, takes_effect=False)
         with pytest.raises(StorageUnavailableError):
-            await service.rows.mark_rolled_back([pointer])
+            await service.rows.roll_back([pointer])
         assert service.rows.is_carried(pointer)
         assert service.rows.published_by(1 << 60) == []
 
@@ -204,7 +230,7 @@ async def test_a_nearly_full_disk_takes_only_internal_writes() -> None:
             await publish(service, b"b")
         assert await polled(service) == [b"a"]
         world.transactions.end(pointer, world.transactions.invalid)
-        await service.rows.mark_rolled_back([pointer])
+        await service.rows.roll_back([pointer])
         assert not service.rows.is_carried(pointer)
 
         world.lack_of_space = None

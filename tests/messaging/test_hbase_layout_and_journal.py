@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from messaging.storage.hbase import journal
-from messaging.storage.hbase.layout import (
+from messaging.engines.hbase import journal
+from messaging.engines.hbase.layout import (
     BODY,
     HEAD,
     METADATA,
@@ -17,9 +17,9 @@ from messaging.storage.hbase.layout import (
     key_of,
     value_of,
 )
-from messaging.storage.hbase.settings import HBaseSettings
-from messaging.storage.hbase.table_admin import plans
-from messaging.storage.rows import (
+from messaging.engines.hbase.settings import HBaseSettings
+from messaging.engines.hbase.table_admin import plans
+from messaging.model.rows import (
     LAST_BATCH_KEY,
     MESSAGES,
     PAYLOADS,
@@ -31,8 +31,8 @@ from messaging.storage.rows import (
     prefix_of,
     prefix_stop,
 )
-from tuff.checksum import crc32
 from tuff.protocol.ids import Offset, TopicId
+from tuff_storage.checksum import crc32
 
 AUDIT = TopicId("default", "t1")
 PREFIX = prefix_of(AUDIT, 1)
@@ -127,7 +127,7 @@ commits = st.builds(
     token=st.binary(min_size=16, max_size=16),
     timestamp_ms=st.integers(0, 2**63),
     first=st.integers(0, 2**63),
-    owner=st.sampled_from(["", "process 7 on über"]),
+    holder=st.sampled_from(["", "process 7 on über"]),
     rows=st.dictionaries(st.binary(max_size=9), st.none() | st.binary(max_size=40), max_size=6),
 )
 
@@ -153,7 +153,7 @@ def test_a_flipped_bit_in_a_commit_is_detected(commit: journal.Commit, data: st.
 
 def test_a_body_larger_than_a_cell_is_split_into_chunks() -> None:
     rows = {b"key": bytes(journal.CHUNK_BYTES + 1)}
-    commit = journal.Commit(token=bytes(16), timestamp_ms=1, first=1, owner="me", rows=rows)
+    commit = journal.Commit(token=bytes(16), timestamp_ms=1, first=1, holder="me", rows=rows)
 
     cell, chunks = journal.pack(commit)
 
@@ -218,7 +218,7 @@ def test_a_malformed_layout_is_damage(value: bytes) -> None:
 def test_a_truncated_commit_with_a_correct_checksum_is_damage(cut: int) -> None:
     """A key or a value was returned truncated, without an error."""
     rows = {b"keys": b"value"}
-    commit = journal.Commit(token=bytes(16), timestamp_ms=1, first=1, owner="me", rows=rows)
+    commit = journal.Commit(token=bytes(16), timestamp_ms=1, first=1, holder="me", rows=rows)
     cell = journal.pack(commit)[0][:-cut]
     head = struct.Struct(">BI")
     forged = head.pack(cell[0], crc32(cell[head.size :])) + cell[head.size :]

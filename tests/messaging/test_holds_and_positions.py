@@ -6,15 +6,15 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
+from messaging.model.rows import HOLDS, POSITIONS
+from messaging.read import counts
 from messaging.read.poll import Poll
 from messaging.retention.holds_and_positions import (
     HOLDS_COUNT_MAX,
     POSITIONS_COUNT_MAX,
-    PositionLag,
 )
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.rows import HOLDS, POSITIONS
 from tests.messaging.world import (
     AUDIT,
     NOON_MS,
@@ -28,6 +28,7 @@ from tests.messaging.world import (
 )
 from tuff.protocol.errors import (
     DamagedRecordError,
+    FuturePositionError,
     HoldNotFoundError,
     PositionNotFoundError,
     StorageUnavailableError,
@@ -35,7 +36,7 @@ from tuff.protocol.errors import (
     TooManyPositionsError,
     TopicHeldError,
 )
-from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId
+from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId, past_group
 
 AGE_MS = 1_000_000
 TTL_MS = 100_000  # the fixture's topic
@@ -369,15 +370,17 @@ async def test_a_position_is_behind_by_the_time_to_the_newest_message(
     world.clock.now_ms += 2_500
     second = await publish(service, b"b")
     await service.holds_and_positions.set_position(AUDIT, "at the end", second.first)
-    await service.holds_and_positions.set_position(AUDIT, "past it", LAST_ID)
+    past_it = past_group(second.first.offset)
+    await service.holds_and_positions.set_position(AUDIT, "past it", past_it)
 
     (_, _, report) = await service.holds_and_positions.position_lags(count_max=3)
 
     assert await behind(service) == {"report": 2_500, "at the end": 0, "past it": 0}
-    assert report == PositionLag(topic=AUDIT, name="report", behind_ms=2_500, updated_at_ms=NOON_MS)
+    assert (report.topic, report.name) == (AUDIT, "report")
+    assert (report.behind_ms, report.updated_at_ms) == (2_500, NOON_MS)
 
 
-async def test_undecided_and_rolled_back_messages_count_as_the_end(
+async def test_undecided_and_rolled_back_messages_are_no_lag(
     world: World, service: MessagingService
 ) -> None:
     first = await publish(service, b"a")
@@ -388,9 +391,19 @@ async def test_undecided_and_rolled_back_messages_count_as_the_end(
     undecided = await behind(service)
 
     world.transactions.end(pointer, world.transactions.invalid)
-    await service.rows.mark_rolled_back([pointer])
+    await service.rows.roll_back([pointer])
 
-    assert undecided == await behind(service) == {"report": 1_000}
+    assert undecided == await behind(service) == {"report": 0}
+
+
+async def test_a_position_in_the_future_is_refused(world: World, service: MessagingService) -> None:
+    future = MessageId(world.clock.now_ms + 1, 0)
+
+    with pytest.raises(FuturePositionError, match="in the future"):
+        await service.holds_and_positions.set_position(AUDIT, "report", future)
+
+    world.clock.now_ms += 1
+    await service.holds_and_positions.set_position(AUDIT, "report", future)
 
 
 async def test_expired_and_truncated_messages_are_no_lag(
@@ -412,15 +425,18 @@ async def test_expired_and_truncated_messages_are_no_lag(
     assert 0 <= TTL_MS - expiring["new"] <= 1_000
 
 
-async def test_the_lag_of_a_topic_reads_one_row(
-    world: World,
+async def test_the_lag_of_a_topic_reads_a_bounded_number_of_rows(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(counts, "RECORDS_COUNT_MAX", 10)
+    monkeypatch.setattr(counts, "RECORDS_COUNT_MIN", 10)
     other = TopicId("default", "other")
     store = CountingStore(world.rows)
     world.open_store = lambda: store
     async with world.running(audit={}) as service:
         await service.topics.create(other, {})
-        await publish(service, *[b"a"] * 50)
+        for _ in range(50):  # packed rows are one record
+            await publish(service, b"a")
         for name in ("one", "two", "three"):
             await service.holds_and_positions.set_position(AUDIT, name, FIRST_ID)
         store.read_count = 0
@@ -428,4 +444,5 @@ async def test_the_lag_of_a_topic_reads_one_row(
 
     assert [(lag.topic, lag.name) for lag in lags] == [(AUDIT, "one"), (AUDIT, "three")]
     assert service.holds_and_positions.position_count() == 3
-    assert store.read_count == 1
+    assert [(lag.unread.count, lag.unread.is_lower_bound) for lag in lags] == [(10, True)] * 2
+    assert store.read_count <= 1 + 2 * (1 + 4 + 16)  # the chunks of a scan

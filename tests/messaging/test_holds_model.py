@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from messaging.model.rows import BEFORE_ALL, offset_after
 from messaging.service import MessagingService
-from messaging.storage.rows import BEFORE_ALL, offset_after
 from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish
 from tuff.protocol.errors import TopicHeldError
 from tuff.protocol.ids import MessageId, Offset

@@ -3,9 +3,9 @@
 
 import pytest
 
+from messaging.model.rows import METADATA_KEY, TOPICS, StoreMetadata, frame, topic_key, unframe
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.storage.rows import METADATA_KEY, TOPICS, StoreMetadata, frame, topic_key, unframe
 from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish, request
 from tuff.protocol.errors import DamagedRecordError, StorageUnavailableError, TuffError
 from tuff.protocol.ids import TopicId

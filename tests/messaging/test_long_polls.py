@@ -1,6 +1,7 @@
 """Long polls: what wakes them, and what ends their wait (protocol §3.4, `wait`)."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.messaging.world import (
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
+    TransactionAbortedError,
     TransactionCommittedError,
 )
 from tuff.protocol.ids import MessageId, TopicId
@@ -233,6 +235,27 @@ async def test_a_poll_in_a_fixed_snapshot_ends_when_the_blocking_transaction_com
     assert (payloads(result), result.caught_up, result.blocked_by) == ([], False, None)
 
 
+async def test_a_read_in_a_transaction_that_ends_meanwhile_is_refused() -> None:
+    """Its rows are marked as rolled back between the snapshot and the read of the rows, so the
+    reader would miss its own messages."""
+    world = World()
+    world.settings = replace(world.settings, tail_bytes_max=0)
+    gate = world.gate_reads()
+    async with world.running(audit={}) as service:
+        world.transactions.start(7)
+        await publish(service, b"own", pointer=7)
+        gate.clear()
+        reading = await settle_down(service.polls.poll(AUDIT, Poll(tx=7)))
+        offsets = await settle_down(service.offsets.offsets(AUDIT, tx=7))
+
+        await world.abort(service, 7)
+        gate.set()
+
+        for each in (reading, offsets):
+            with pytest.raises(TransactionAbortedError):
+                await each
+
+
 async def test_a_poll_in_a_transaction_ends_when_that_ends(
     world: World, service: MessagingService
 ) -> None:
@@ -266,7 +289,7 @@ async def test_a_poll_in_a_fixed_snapshot_waits_until_aborted_rows_are_marked(
     service.rows.wake_readers([7])
     await settle_down(service.tick())
     assert not waiting.done()
-    await service.rows.mark_rolled_back([7])
+    await service.rows.roll_back([7])
 
     assert payloads(await waiting) == [b"next"]
 
@@ -354,3 +377,25 @@ async def test_a_stop_ends_a_wait_for_several_partitions(service: MessagingServi
     waiting = await readable(service, 0)
     service.polls.stop_waiting()
     assert await waiting == []
+
+
+async def test_a_wait_for_several_topics_ends_with_the_first_message_of_one(
+    service: MessagingService,
+) -> None:
+    """A group over two topics looked at them in turns, and was 30 times as slow."""
+    other, missing = TopicId("default", "other"), TopicId("default", "missing")
+    await service.topics.create(other, {})
+    asked = {
+        each.partition(0): Poll(start=service.polls.latest(each.partition(0)), inclusive=False)
+        for each in (AUDIT, other)
+    }
+    waiting = await settle_down(service.partition_waits.readable_of(asked, wait_s=60))
+    assert (waiting.done(), service.polls.waiting_count) == (False, 1)
+
+    await service.publisher.publish(other.partition(0), request(b"new"))
+
+    assert await waiting == [other.partition(0)]
+    assert service.polls.waiting_count == 0
+    asked[missing.partition(0)] = Poll()
+    found = await service.partition_waits.readable_of(asked, wait_s=60)
+    assert found == [missing.partition(0), other.partition(0)]

@@ -1,6 +1,6 @@
 """`Messages`: what fits, what a cut removes, and ranges of messages of one write pointer."""
 
-from messaging.read.messages import Messages, PointerRange
+from messaging.log.messages import Messages, PublishedRange
 
 IDS = [number.to_bytes(20, "big") for number in range(4)]
 
@@ -8,15 +8,15 @@ IDS = [number.to_bytes(20, "big") for number in range(4)]
 def test_a_cut_removes_what_was_appended_since_the_mark() -> None:
     messages = Messages(limit=4, bytes_max=100)
     messages.append(IDS[0], b"a", pointer=7)
-    mark = messages.mark()
+    sizes = messages.sizes()
     messages.extend(IDS[1:3], [b"bb", b"cc"], pointer=7)
     messages.append(IDS[3], b"d", pointer=8)
-    assert messages.pointers == [PointerRange(0, 3, 7), PointerRange(3, 4, 8)]
+    assert messages.pointers == [PublishedRange(0, 3, 7), PublishedRange(3, 4, 8)]
 
-    messages.cut(mark)
+    messages.cut(sizes)
 
     assert messages.items() == [(IDS[0], b"a")]
-    assert messages.pointers == [PointerRange(0, 1, 7)]
+    assert messages.pointers == [PublishedRange(0, 1, 7)]
     assert (len(messages), messages.size_bytes, messages.last_id) == (1, 1, IDS[0])
 
 
@@ -26,9 +26,9 @@ def test_neighbours_of_different_pointers_are_different_ranges() -> None:
         messages.append(message_id, b"", pointer=pointer)
 
     assert messages.pointers == [
-        PointerRange(0, 1, 7),
-        PointerRange(2, 3, 7),
-        PointerRange(3, 4, 8),
+        PublishedRange(0, 1, 7),
+        PublishedRange(2, 3, 7),
+        PublishedRange(3, 4, 8),
     ]
 
 

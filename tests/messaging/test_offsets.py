@@ -2,10 +2,10 @@
 
 import pytest
 
+from messaging.log.store_state import OpenStore
+from messaging.model.rows import MESSAGES, offset_in
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.storage.rows import MESSAGES, offset_in
-from messaging.storage.store_state import OpenStore
 from tests.messaging.world import AUDIT, World, polled, publish, request
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId
@@ -18,7 +18,7 @@ PASSED_MAX = 3  # rows in one step, in place of 100,000
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was done in steps of few rows, one thread's turn each."""
-    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", PASSED_MAX)
+    monkeypatch.setattr("messaging.log.scan.SCAN_ROWS_MAX", PASSED_MAX)
     taken: list[str] = []
     read = OpenStore.read
 

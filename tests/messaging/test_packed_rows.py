@@ -8,24 +8,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from messaging.service import MessagingService
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import (
+from messaging.engines.memory import MemoryStore
+from messaging.engines.store import Store
+from messaging.model.packed_rows import (
     PACKED_BYTES_MAX,
     PACKED_COUNT_MAX,
-    PackedRowStore,
     is_packed,
     open_packed,
     pack_rows,
-    records_of,
     require_packed,
     row_count,
     rows_in,
-    scan_records,
     unpack_rows,
     whole_rows,
 )
-from messaging.storage.rows import (
+from messaging.model.rows import (
     HEAD,
     IS_PACKED,
     MESSAGES,
@@ -42,6 +39,7 @@ from messaging.storage.rows import (
     offset_in,
     prefix_of,
 )
+from messaging.service import MessagingService
 from tests.messaging.packed_stores import without_flags, without_sizes
 from tests.messaging.world import AUDIT, World, polled, publish, request
 from tuff.protocol.ids import Offset, TopicId
@@ -155,7 +153,7 @@ class TwoStores(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.new_rows, self.plain = PackedRowStore(MemoryStore()), MemoryStore()
+        self.new_rows, self.plain = Store(MemoryStore()), MemoryStore()
         self.lost: dict[bytes, list[bytes]] = {}  # the keys of the rows of each damaged record
         self.next = FIRST
         self.first = 0
@@ -165,8 +163,8 @@ class TwoStores(RuleBasedStateMachine):
         rows = rows_of(payloads, first=offset_after(self.next, gap))
         self.next = offset_after(self.next, gap + len(rows))
         keys, values = zip(*rows, strict=True)
-        self.new_rows.write([*records_of(self.new_rows, keys, values)])
-        self.plain.write([*records_of(self.plain, keys, values)])
+        self.new_rows.write([*self.new_rows.packed(keys, values)])
+        self.plain.write([*zip(keys, values, strict=True)])
 
     @rule()
     def publish_under_a_pointer(self) -> None:
@@ -183,7 +181,7 @@ class TwoStores(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop_the_oldest(self, data: Any) -> None:
         """As retention does: single rows, or all rows of a packed value."""
-        records = [*scan_records(self.new_rows, MESSAGES, ROWS_STOP)]
+        records = [*self.new_rows.records(MESSAGES, ROWS_STOP)]
         count = data.draw(st.integers(0, len(records)))
         for key, value in records[:count]:
             self.new_rows.write([(key, None)])
@@ -211,7 +209,7 @@ class TwoStores(RuleBasedStateMachine):
         found = [*self.new_rows.scan(start, stop)]
         self._compare(found, start, stop)
         assert [*self.new_rows.scan(start, stop, reverse=True)] == found[::-1]
-        records = [*scan_records(self.new_rows, start, stop)]
+        records = [*self.new_rows.records(start, stop)]
         rows = [row for record in records for row in rows_in(*record)]
         self._compare([row for row in rows if _is_in(row, start, stop)], start, stop)
         for key, value in records:
@@ -234,7 +232,7 @@ class TwoStores(RuleBasedStateMachine):
         self._compare([*self.new_rows.scan(MESSAGES, ROWS_STOP)], MESSAGES, ROWS_STOP)
 
     def _compare(self, found: list[Row], start: bytes, stop: bytes) -> None:
-        expected = [*self.plain.scan(start, stop)]
+        expected = [*Store(self.plain).scan(start, stop)]
         assert [row for row in found if row[0] not in self.lost] == expected
         assert found == sorted(found)
         shown = [key for key, _ in found if key in self.lost]
@@ -247,7 +245,7 @@ class TwoStores(RuleBasedStateMachine):
                 assert all(row < message_key(PREFIX, _place_before(stop)) for row, _ in expected)
 
     def _whole_packed(self) -> list[Row]:
-        records = [*scan_records(self.new_rows, MESSAGES, ROWS_STOP)]
+        records = [*self.new_rows.records(MESSAGES, ROWS_STOP)]
         return [record for record in records if open_packed(*record) is not None]
 
     def _key(self, data: Any) -> bytes:

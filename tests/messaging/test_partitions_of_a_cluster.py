@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from messaging.model.partitioning import partition_index
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.members import Member, new_tables
@@ -11,7 +12,6 @@ from tests.messaging.world import payloads, request
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError
 from tuff.protocol.ids import NO_FLOOR, TopicId
-from tuff.protocol.partitioning import partition_index
 from tuff.protocol.requests import Delay, PublishRequest
 
 ORDERS, GROUP = TopicId("shop", "orders"), TopicId("shop", "orders:group")
@@ -97,7 +97,7 @@ async def test_a_transaction_ends_in_all_partitions_before_the_owner_says_so() -
         (carried,) = b.service.rows.carried()
         assert carried.topics == {ORDERS}
         assert not b.service.rows.has_ended_in(pointer, ORDERS)
-        await b.service.rows.mark_rolled_back([pointer])
+        await b.service.rows.roll_back([pointer])
         assert b.service.rows.has_ended_in(pointer, ORDERS)
         assert not a.service.rows.has_ended_in(pointer, ORDERS)
 

@@ -1,13 +1,19 @@
 """The pointer index in memory, compared with a list of its ranges (design §5)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange, PointerIndex
-from messaging.storage.rows import DamagedRowError, frame
+from messaging.log.pointer_index import (
+    DELAYED_ROWS,
+    MESSAGE_ROWS,
+    PAYLOAD_ROWS,
+    IndexedRange,
+    PointerIndex,
+)
+from messaging.model.rows import DamagedRowError, frame
 from tuff.protocol.ids import Offset, TopicId
 
 TOPIC = TopicId("default", "t")
@@ -77,11 +83,33 @@ def test_the_query_for_early_publishes_reads_no_range() -> None:
     assert WatchedRange.looks == looks_before
 
 
+@pytest.mark.parametrize(
+    ("kind", "topic"),
+    [
+        (DELAYED_ROWS, TOPIC),
+        (MESSAGE_ROWS, TopicId("default", "g:group")),
+        (MESSAGE_ROWS, TopicId("default", "t:g:share")),
+    ],
+)
+def test_what_holds_no_reader_back_does_not_count_for_max_block(
+    kind: bytes, topic: TopicId
+) -> None:
+    """A transaction with a long timeout was ended for one offset or delayed message."""
+    index = PointerIndex()
+    entry = range_of(7, kind, 1, topic=topic)
+    index.add(entry)
+    assert (list(index.published_by(1 << 60)), index.first_publish_ms(7)) == ([], None)
+
+    index.add(range_of(7, MESSAGE_ROWS, 2))
+    index.discard(entry)
+    assert list(index.published_by(5)) == [7]
+
+
 def test_the_query_for_early_publishes_stops_at_the_first_later_one() -> None:
     index = PointerIndex()
     for pointer in range(5):
         index.add(range_of(pointer, MESSAGE_ROWS, pointer, written_ms=pointer))
-    index.settle([0])
+    index.end_committed([0])
     late = index.published_by(2)
 
     assert (next(late), next(late), next(late, None)) == (1, 2, None)
@@ -108,30 +136,32 @@ def test_enough_pointers_are_settled_at_once_to_reach_the_row_count() -> None:
     for pointer in (1, 2, 3):
         index.add(range_of(pointer, MESSAGE_ROWS, pointer))
         index.add(range_of(pointer, PAYLOAD_ROWS, pointer))
-    index.settle([1, 2, 3])
+    index.end_committed([1, 2, 3])
 
-    taken = index.next_settling(count_max=3)
+    pointers, keys = index.next_ending(count_max=3)
 
-    assert [(pointer, len(keys)) for pointer, keys in taken] == [(1, 2), (2, 2)]
+    assert (pointers, len(keys)) == ([1, 2], 4)
 
 
 def test_the_oldest_ended_pointers_are_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.storage.pointer_index.ENDED_COUNT_MAX", 2)
+    monkeypatch.setattr("messaging.log.pointer_index.ENDED_COUNT_MAX", 2)
     index = PointerIndex()
     for pointer in (1, 2, 3):
         index.add(range_of(pointer, MESSAGE_ROWS, pointer))
 
-    index.settle([1, 2, 3])
-    index.settled([1, 2, 3])
+    index.end_committed([1, 2, 3])
+    index.forget_ended([1, 2, 3])
 
     assert [index.ended_topics([pointer]) for pointer in (1, 2, 3)] == [set(), {TOPIC}, {TOPIC}]
 
 
 changes = st.lists(
     st.tuples(
-        st.sampled_from(["add", "add", "add again", "lose the last", "settle", "mark"]),
+        st.sampled_from(
+            ["add", "add", "add final", "add again", "lose the last", "settle", "mark"]
+        ),
         st.integers(1, 3),
         st.sampled_from([MESSAGE_ROWS, PAYLOAD_ROWS]),
     ),
@@ -150,6 +180,8 @@ def test_the_index_answers_as_its_ranges(
             is_final = number % 3 == 0
             there.append(range_of(pointer, kind, number, written_ms=100 + number, final=is_final))
             index.add(there[-1])
+        elif change == "add final":
+            there += added_finals(index, sorted({pointer, 3}), number)
         elif change == "add again" and there:
             index.add(there[0])
         elif change == "lose the last" and there:
@@ -158,10 +190,7 @@ def test_the_index_answers_as_its_ranges(
         elif change in ("settle", "mark"):
             ended = [entry for entry in there if entry.pointer == pointer]
             there = [entry for entry in there if entry.pointer != pointer]
-            if change == "settle":
-                index.settle([pointer])
-            else:
-                index.marked(ended)
+            end(index, pointer, ended, is_commit=change == "settle")
 
         first = first_publishes(there)
         for bound in (99, 100 + number // 2, 100 + number):
@@ -169,6 +198,27 @@ def test_the_index_answers_as_its_ranges(
                 pointer for pointer, at_ms in first.items() if at_ms <= bound
             }
         assert_ranges_are(index, there)
+
+
+def added_finals(index: PointerIndex, pointers: Sequence[int], number: int) -> list[IndexedRange]:
+    """The ranges that a batch of commits adds."""
+    finals = [
+        range_of(each, MESSAGE_ROWS, 1000 + 4 * number + each, written_ms=100 + number, final=True)
+        for each in pointers
+    ]
+    keys = [each.key for each in finals]
+    values = [each.to_bytes(each.key) for each in finals]
+    index.add_final(pointers, keys, values, topic=TOPIC, written_ms=100 + number)
+    return finals
+
+
+def end(
+    index: PointerIndex, pointer: int, ended: Sequence[IndexedRange], *, is_commit: bool
+) -> None:
+    if is_commit:
+        index.end_committed([pointer])
+    else:
+        index.rolled_back(ended)
 
 
 def assert_ranges_are(index: PointerIndex, there: Collection[IndexedRange]) -> None:
@@ -199,12 +249,12 @@ def test_a_committed_pointer_has_its_topics_until_its_index_rows_are_deleted() -
     entry = range_of(7, MESSAGE_ROWS, 1)
     index.add(entry)
 
-    index.settle([7])
+    index.end_committed([7])
 
     assert index.topics([7]) == {TOPIC}
     assert index.may_be_on_disk(7)
-    assert index.next_settling(count_max=10) == [(7, [entry.key])]
-    index.settled([7])
+    assert index.next_ending(count_max=10) == ([7], [entry.key])
+    index.forget_ended([7])
     assert index.topics([7]) == set()
     assert not index.may_be_on_disk(7)
 
@@ -214,7 +264,7 @@ def test_readers_of_each_topic_that_was_marked_are_woken() -> None:
     entries = [range_of(7, MESSAGE_ROWS, 1), range_of(7, MESSAGE_ROWS, 2, topic=other)]
     for entry in entries:
         index.add(entry)
-        index.marked([entry])
+        index.rolled_back([entry])
 
     assert index.ended_topics([7]) == {TOPIC, other}
     assert index.ended_topics([7]) == set()

@@ -7,11 +7,12 @@ from typing import TypeVar
 
 import pytest
 
+from messaging.model.rows import MESSAGES
+from messaging.model.visibility import Undecided
 from messaging.read.poll import Poll
-from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
-from messaging.storage.rows import MESSAGES
-from messaging.write.group_commit import Write, WriteBatch
+from messaging.write.group_commit import Write
+from messaging.write.write_batch import WriteBatch
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -61,7 +62,7 @@ async def test_messages_of_a_publish_are_neighbours_in_order(service: MessagingS
 async def test_concurrent_publishes_do_not_mix_their_messages(
     service: MessagingService, monkeypatch: pytest.MonkeyPatch, run_bytes_max: int
 ) -> None:
-    monkeypatch.setattr("messaging.write.group_commit.RUN_BYTES_MAX", run_bytes_max)
+    monkeypatch.setattr("messaging.write.write_batch.RUN_BYTES_MAX", run_bytes_max)
 
     await asyncio.gather(*(publish(service, *[b"%d" % n] * 3) for n in range(10)))
 
@@ -264,7 +265,7 @@ async def test_a_damaged_row_keeps_no_other_of_its_transaction_from_being_rolled
     world.damage_row(MESSAGES)
     second = await publish(service, b"rolled back", pointer=pointer)
 
-    await service.rows.mark_rolled_back([pointer])
+    await service.rows.roll_back([pointer])
 
     world.transactions.end(pointer, world.transactions.committed)
     assert await polled(service, replace(COMMITTED, start=second.first)) == []

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from messaging.retention.region_observers import (
+from messaging.engines.memory import MemoryStore
+from messaging.log.region_observers import (
     RegionRecord,
     UnreadableRecordError,
     cleared_everywhere,
 )
+from messaging.model.rows import DELAYED
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.memory import MemoryStore
-from messaging.storage.rows import DELAYED
 from tests.messaging.test_delayed import after, delayed
 from tests.messaging.world import AUDIT, NOON_MS, FlakyStore, World, polled, publish, request
 from tuff.protocol.errors import UnavailableError

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from messaging.storage.leveldb import LevelDbOpener
-from messaging.storage.packed_rows import PackedRowStore, first_whole
+from messaging.engines.leveldb import LevelDbOpener
 from tests.messaging.world import World, polled, publish
 from tuff.protocol.errors import StorageUnavailableError
 
@@ -21,8 +20,8 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def world(directory: Path) -> World:
     """A server that keeps its messages in LevelDB."""
-    stores = LevelDbOpener(directory, first_whole=first_whole)
-    return World(lambda: PackedRowStore(stores()))
+    stores = LevelDbOpener(directory)
+    return World(lambda: stores())
 
 
 def make_nothing(directory: Path) -> None:

@@ -71,9 +71,9 @@ class History:
             self.pointer, transactions.committed if is_committed else transactions.aborted
         )
         if is_committed:
-            service.rows.settle([self.pointer])
+            service.rows.end_committed([self.pointer])
         else:
-            await service.rows.mark_rolled_back([self.pointer])
+            await service.rows.roll_back([self.pointer])
         self.pointer = transactions.start(self.pointer + 1)
         self.stored = 0
 

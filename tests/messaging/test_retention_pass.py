@@ -5,12 +5,12 @@ from typing import ClassVar
 
 import pytest
 
+from messaging.engines.engine import Engine
+from messaging.log.topics import TopicRecord
+from messaging.model.rows import MESSAGES, frame, prefix_of, topic_key, unframe
 from messaging.read.poll import Poll
 from messaging.retention import cleaner
 from messaging.service import MessagingService
-from messaging.storage.packed_rows import PackedRowStore
-from messaging.storage.rows import MESSAGES, frame, prefix_of, topic_key, unframe
-from messaging.topics import TopicRecord
 from tests.messaging.world import (
     AUDIT,
     NOON_MS,
@@ -314,7 +314,7 @@ async def test_the_patrol_inverts_rows_that_the_index_lost(
 ) -> None:
     world.transactions.start(7)
     await publish(service, b"x", pointer=7)
-    service.rows.settle([7])
+    service.rows.end_committed([7])
     await service.tick()
     world.transactions.end(7, world.transactions.invalid)
 
@@ -411,10 +411,10 @@ async def test_damaged_blocks_are_counted_and_other_topics_are_cleaned() -> None
     store: DamagedStore
     first = TopicId("default", "a")
 
-    def open_store() -> PackedRowStore:
+    def open_store() -> Engine:
         nonlocal store
         store = DamagedStore(world.rows)
-        return PackedRowStore(store)
+        return store
 
     world = World(open_store)
     async with world.running() as service:
@@ -443,7 +443,7 @@ async def test_a_pass_continues_when_invalid_rows_can_not_be_marked(
     await publish(service, b"invalid", pointer=7)
     world.transactions.end(7, world.transactions.invalid)
     world.clock.now_ms += 200_000
-    monkeypatch.setattr(service.rows, "mark_rolled_back", refuse)
+    monkeypatch.setattr(service.rows, "roll_back", refuse)
 
     assert (await service.cleaner.run_pass()).dropped_count == 2
 

@@ -6,15 +6,14 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from threading import Event
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
-from messaging.storage.engine import Rows, StoreDamagedError
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import first_whole
-from messaging.storage.store_state import OpenStore
+from messaging.engines.engine import Chunks, Rows, StoreDamagedError
+from messaging.engines.leveldb import LevelDbStore
+from messaging.engines.memory import MemoryStore
+from messaging.log.store_state import OpenStore
 from tests.messaging.world import leveldb
 from tuff.protocol.errors import StorageUnavailableError
 
@@ -43,18 +42,18 @@ class SlowStore(LevelDbStore):
     """Its scans wait in the middle of the first row."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, first_whole=first_whole)
+        super().__init__(directory)
         self.is_reading, self.may_go_on = Event(), Event()
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        return self._slowly(super().scan(start, stop, reverse=reverse))
+    def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
+        return self._slowly(super().scan(start, stop, **how))
 
-    def _slowly(self, rows: Rows) -> Rows:
-        with closing(rows):
-            for row in rows:
+    def _slowly(self, chunks: Chunks) -> Chunks:
+        with closing(chunks):
+            for chunk in chunks:
                 self.is_reading.set()
                 self.may_go_on.wait()
-                yield row
+                yield chunk
 
 
 def two(rows: Rows) -> list[tuple[bytes, bytes]]:
@@ -97,9 +96,9 @@ async def test_views_are_closed_before_their_store() -> None:
     events: list[str] = []
 
     class Noting(MemoryStore):
-        def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
             try:
-                yield from super().scan(start, stop, reverse=reverse)
+                yield from super().scan(start, stop, **how)
             finally:
                 events.append("view")
 

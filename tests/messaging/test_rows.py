@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.partitions import Partitions
-from messaging.storage.attributes import decode_attributes, encode_attributes
-from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
-from messaging.storage.rows import (
+from messaging.log.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
+from messaging.log.topics import TopicRecord
+from messaging.model.attributes import decode_attributes, encode_attributes
+from messaging.model.partitions import Partitions
+from messaging.model.rows import (
     HOLDS,
     LAST_BATCH_KEY,
     METADATA_KEY,
@@ -30,7 +31,7 @@ from messaging.storage.rows import (
     delayed_stop,
     frame,
     inline_values,
-    log_message,
+    is_undecided,
     message_key,
     message_keys,
     named_row_key,
@@ -39,16 +40,18 @@ from messaging.storage.rows import (
     pointer_in,
     prefix_of,
     row_prefix,
-    split_log_message,
     split_named_row_key,
     split_prefix,
     split_topic,
+    split_undecided,
     topic_key,
+    undecided_key,
+    undecided_row,
+    undecided_start,
     unframe,
 )
-from messaging.topics import TopicRecord
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, stored_size
-from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
+from tuff.protocol.ids import NEVER_MS, DelayedId, MessageId, Offset, TopicId
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "messaging-rows.json"
 TOPIC = TopicId("default", "t1")
@@ -147,21 +150,24 @@ def test_golden_bytes_of_a_delayed_message() -> None:
     delayed_id = DelayedId(1_480_000_060_000, PLACE)
     key = delayed_key(PREFIX, delayed_id)
     row = MessageRow(ttl_s=60, payload=b"hello")
-    log_key = message_key(prefix_of(TOPIC.delayed_log, 1), PLACE)
+    undecided = undecided_key(PREFIX, PLACE)
 
     assert key.hex() == "64" + PREFIX.hex() + "0000015896e0ba60" + "0000015896dfd0000005"
     assert (row_prefix(key), DelayedId.from_bytes(key)) == (PREFIX, delayed_id)
     assert row.to_bytes(key).hex() == golden["delayed"]
-    in_log = MessageRow(tx_pointer=POINTER, payload=log_message(delayed_id, row.to_bytes(key)))
-    assert in_log.to_bytes(log_key).hex() == golden["message of a delayed log"]
-    assert split_log_message(in_log.payload) == (delayed_id.due_ms, row.to_bytes(key))
+    assert undecided.hex() == "64" + PREFIX.hex() + "ff" * 8 + "0000015896dfd0000005"
+    held = undecided_row(POINTER, delayed_id, row.to_bytes(key)).to_bytes(undecided)
+    assert held.hex() == golden["undecided"]
+    assert split_undecided(undecided, held) == (POINTER, delayed_id, row.to_bytes(key))
+    assert (is_undecided(undecided), is_undecided(key)) == (True, False)
 
 
 @pytest.mark.parametrize("generation", [1, 255, 0x2CFFFFFF])
 def test_the_keys_of_delayed_messages_are_in_the_order_of_due_times(generation: int) -> None:
     prefix = prefix_of(TOPIC, generation)
-    ids = [DelayedId(5, Offset(9, 9)), DelayedId(6, Offset(1, 0)), DelayedId((1 << 64) - 1, PLACE)]
+    ids = [DelayedId(5, Offset(9, 9)), DelayedId(6, Offset(1, 0)), DelayedId(NEVER_MS - 1, PLACE)]
     keys = [delayed_key(prefix, each) for each in ids]
+    keys += [undecided_start(prefix), undecided_key(prefix, Offset(1, 0))]
     assert [*keys, delayed_stop(prefix), delayed_key(prefix_of(TOPIC, generation + 1), ids[0])] == (
         sorted([*keys, delayed_stop(prefix), delayed_key(prefix_of(TOPIC, generation + 1), ids[0])])
     )
@@ -173,7 +179,7 @@ def test_the_parts_of_a_key_can_be_read_back() -> None:
     assert split_prefix(PREFIX) == (TOPIC, 1)
 
 
-@pytest.mark.parametrize("topic", ["t", "t:3", "t:3:delayed", "g:group"])
+@pytest.mark.parametrize("topic", ["t", "t:3", "t:3:g:share", "g:group"])
 @pytest.mark.parametrize("generation", [1, 0x3A, 0x3A3A3A, 0x2CFFFFFF])
 @pytest.mark.parametrize("name", ["0", "nightly", "3"])
 def test_topic_generation_and_name_of_a_hold_can_be_read_back(

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.scan import read
-from messaging.read.visibility import Undecided, start_number
-from messaging.storage.memory import MemoryStore
-from messaging.storage.rows import message_key, payload_key
+from messaging.engines.memory import MemoryStore
+from messaging.model.rows import message_key, payload_key
+from messaging.model.visibility import Undecided
 from tests.messaging.scan_model import (
     COMMITTED_POINTER,
     PREFIX,
@@ -20,7 +19,9 @@ from tests.messaging.scan_model import (
     build,
     model,
     query,
+    read,
     snapshots,
+    start_number,
     topics,
 )
 from tuff.protocol.errors import DamagedRecordError
@@ -46,8 +47,7 @@ def test_pages_together_contain_the_same_as_one_read(
         paged += page.items
         assert len(page.items) <= limit
         assert sum(len(payload) for _, payload in page.items[1:]) <= bytes_max
-        behind = start_number(MessageId.from_bytes(page.next_id), inclusive=False)
-        asked = replace(asked, start=behind)
+        asked = replace(asked, after=page.next_id)
         if not page.items:
             break
 

@@ -1,18 +1,20 @@
 """Chunks of plain rows and packed rows are read as the same rows one by one."""
 
 import json
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.read.messages import Messages
-from messaging.read.scan import ReadResult, _Scan, read
-from messaging.read.visibility import Undecided, start_number
-from messaging.storage.attributes import encode_attributes
-from messaging.storage.engine import Store
-from messaging.storage.memory import MemoryStore
-from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
+from messaging.engines.engine import Engine, Row
+from messaging.engines.memory import MemoryStore
+from messaging.engines.store import Store
+from messaging.log.messages import Messages
+from messaging.log.scan import ReadResult, _Scan
+from messaging.model.attributes import encode_attributes
+from messaging.model.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
+from messaging.model.visibility import Undecided
 from tests.messaging.packed_stores import flip, packed_store
 from tests.messaging.scan_model import (
     COMMITTED_POINTER,
@@ -22,14 +24,17 @@ from tests.messaging.scan_model import (
     UNDECIDED_POINTER,
     comparable,
     query,
+    read,
+    start_number,
 )
 from tests.messaging.world import NOON_MS, DamagedStore
 from tuff.protocol.attributes import Attributes, TagFilter
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
-from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.json_bodies import payload_to_json
+from tuff.protocol.media_types import Encoding, MediaType
 
+ENCODINGS = Encoding(MediaType.ARROW), Encoding(MediaType.AVRO), Encoding(MediaType.AVRO, 2)
 TAGGED = [
     encode_attributes(Attributes(tags=tags)) for tags in (("eu",), ("us", "paid"), ("paid", "eu"))
 ]
@@ -62,12 +67,19 @@ def _store_of(stored: list[MessageRow], *, flipped: int | None) -> MemoryStore:
 
 def _read_row_by_row(table: MemoryStore, **asked: object) -> ReadResult | str:
     with pytest.MonkeyPatch.context() as patch:
-        # A fast way that finds no row plain: it hands the next one on at once.
-        patch.setattr(_Scan, "_take_plain", lambda _scan, records, _rows: records.next())
+        # No record is part of a block.
+        patch.setattr(_Scan, "_read_chunk", _decide_each)
         return _read(table, **asked)
 
 
-def _read(table: Store, **asked: object) -> ReadResult | str:
+def _decide_each(
+    _scan: _Scan, chunk: Sequence[Row], rows: object, decide: Callable[..., None]
+) -> None:
+    for record in chunk:
+        decide(*record, rows)
+
+
+def _read(table: Engine | Store, **asked: object) -> ReadResult | str:
     try:
         return read(table, query(**asked))
     except DamagedRecordError as error:
@@ -191,9 +203,9 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
     for found in (_read(table, **asked), joined):
         assert comparable(found) == comparable(general)
         if isinstance(found, ReadResult) and isinstance(general, ReadResult):
-            for form in (Form(MediaType.ARROW), Form(MediaType.AVRO), Form(MediaType.AVRO, 2)):
-                expected = general.messages.encoded(form, generation=1)
-                assert found.messages.encoded(form, generation=1) == expected
+            for encoding in ENCODINGS:
+                expected = general.messages.encoded(encoding, generation=1)
+                assert found.messages.encoded(encoding, generation=1) == expected
 
 
 @pytest.mark.parametrize(
@@ -279,8 +291,8 @@ def test_packed_rows_are_read_from_and_through_any_of_their_rows(
     assert comparable(joined) == comparable(one_by_one)
     assert isinstance(one_by_one, ReadResult)
     assert isinstance(joined, ReadResult)
-    if joined.cacheable_from is not None:
-        assert joined.cacheable_from == one_by_one.cacheable_from
+    if joined.cacheable_after is not None:
+        assert joined.cacheable_after == one_by_one.cacheable_after
 
 
 def test_rows_that_the_engine_read_before_it_failed_are_delivered() -> None:
@@ -329,7 +341,7 @@ def test_messages_have_the_bytes_that_the_forms_have_one_by_one(
         }
         for message_id, payload in messages
     ]
-    assert run.encoded(Form(MediaType.JSON), generation=1) == json.dumps(form).encode("ascii")
+    assert run.encoded(Encoding(MediaType.JSON), generation=1) == json.dumps(form).encode("ascii")
     assert run.items() == messages
 
 

@@ -3,20 +3,26 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.storage.rows import count_between, offset_after
-from messaging.storage.sequencer import Sequencer
+from messaging.log.sequencer import Sequencer
+from messaging.model.rows import count_between, offset_after
 from tuff.protocol.ids import SEQ_ID_LIMIT, Offset
+
+
+def next_of(sequencer: Sequencer, now_ms: int) -> Offset:
+    first, last = sequencer.next_run(1, now_ms=now_ms)
+    assert first == last
+    return first
 
 
 def test_a_full_millisecond_borrows_the_next_one() -> None:
     sequencer = Sequencer()
-    places = [sequencer.next(now_ms=7) for _ in range(SEQ_ID_LIMIT + 1)]
+    places = [next_of(sequencer, 7) for _ in range(SEQ_ID_LIMIT + 1)]
     assert places[-2:] == [Offset(7, SEQ_ID_LIMIT - 1), Offset(8, 0)]
 
 
 def test_a_clock_that_goes_back_keeps_the_last_timestamp() -> None:
     sequencer = Sequencer()
-    assert [sequencer.next(now_ms=now) for now in (7, 5, 6, 8)] == [
+    assert [next_of(sequencer, now) for now in (7, 5, 6, 8)] == [
         Offset(7, 0),
         Offset(7, 1),
         Offset(7, 2),
@@ -28,17 +34,17 @@ def test_offsets_are_assigned_above_those_found_in_the_store() -> None:
     sequencer = Sequencer()
     sequencer.raise_above(Offset(9, 3))
     sequencer.raise_above(Offset(8, 9))
-    assert sequencer.next(now_ms=7) == Offset(9, 4)
+    assert next_of(sequencer, 7) == Offset(9, 4)
 
 
 def test_no_row_has_the_id_of_all_zeros() -> None:
-    assert Sequencer().next(now_ms=0) == Offset(1, 0)
+    assert next_of(Sequencer(), 0) == Offset(1, 0)
 
 
 @given(clocks=st.lists(st.integers(min_value=0, max_value=5), max_size=50))
 def test_offsets_rise_whatever_the_clock_does(clocks: list[int]) -> None:
     sequencer = Sequencer(Offset(2, SEQ_ID_LIMIT - 3))
-    places = [sequencer.next(now_ms=now) for now in clocks]
+    places = [next_of(sequencer, now) for now in clocks]
     assert places == sorted(set(places))
 
 

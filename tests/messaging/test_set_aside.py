@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from messaging.model.rows import TOPICS
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
-from messaging.storage.rows import TOPICS
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -104,7 +104,7 @@ async def test_a_restart_keeps_them_aside_until_the_outcome_is_known(world: Worl
         assert await polled(service, COMMITTED) == [b"a"]
 
 
-async def test_stored_and_delayed_messages_return_too(
+async def test_stored_messages_return_and_delayed_ones_wait_undecided_as_before(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(POINTER)
@@ -187,32 +187,6 @@ async def test_a_failed_write_loses_none(failing: int, takes_effect: bool) -> No
 
         assert sorted(await polled(service, COMMITTED)) == [b"a", b"b"]
         assert service.rows.indexed_pointers() == []
-
-
-async def test_retention_keeps_delayed_messages_that_are_aside(
-    world: World, service: MessagingService
-) -> None:
-    """Later messages raise the log start of the delayed log above them."""
-    delays = [Delay(1000, is_time=False)]
-    for number, payload in enumerate((b"aside", b"later")):
-        world.transactions.start(POINTER + number)
-        late = PublishRequest(POINTER + number, [payload], delays=delays)
-        await service.publisher.publish(AUDIT, late)
-    await service.rows.set_aside([POINTER])
-    world.commit(service, POINTER + 1)
-    await settle_down(asyncio.sleep(0))
-    assert await waiting(service) == [b"later"]
-
-    await service.cleaner.run_pass()
-    await commit(world, service)
-    await settle_down(asyncio.sleep(0))
-    assert sorted(await waiting(service)) == [b"aside", b"later"]
-
-    assert (await service.cleaner.run_pass()).dropped_count == 2
-
-
-async def waiting(service: MessagingService) -> list[bytes]:
-    return [each.row.payload for each in await service.delayed.listed(AUDIT, count_max=10)]
 
 
 async def test_a_lost_write_keeps_the_order_of_the_first_publishes() -> None:

@@ -2,19 +2,27 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from messaging.engines.engine import Chunks, Engine
+from messaging.engines.leveldb import LevelDbStore
+from messaging.engines.memory import MemoryStore
+from messaging.engines.store import Store
+from messaging.model.rows import MessageRow, PayloadRange, message_key, payload_key
 from messaging.read.offsets_and_splits import SCANNED_BYTES_MAX, Split, splits_of
-from messaging.read.scan import read
-from messaging.read.visibility import start_number
-from messaging.storage.engine import Rows, Store
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import first_whole
-from messaging.storage.rows import MessageRow, PayloadRange, message_key, payload_key
-from tests.messaging.scan_model import NOW_MS, PREFIX, ModelRow, build, query, topics
+from tests.messaging.scan_model import (
+    NOW_MS,
+    PREFIX,
+    ModelRow,
+    build,
+    query,
+    read,
+    start_number,
+    topics,
+)
 from tests.messaging.world import DamagedStore
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
 
@@ -22,18 +30,18 @@ PAYLOAD = bytes(200)
 
 
 def parts(
-    store: Store, *, start: MessageId | None = None, end: MessageId | None = None, count: int
+    store: Engine, *, start: MessageId | None = None, end: MessageId | None = None, count: int
 ) -> list[Split]:
     asked = query(start=start_number(start, inclusive=False), through=end or LAST_ID)
-    return splits_of(store, asked, start=start, end=end, count=count)
+    return splits_of(Store(store), asked, start=start, end=end, count=count)
 
 
-def ids_between(store: Store, start: MessageId | None, end: MessageId) -> list[bytes]:
+def ids_between(store: Engine, start: MessageId | None, end: MessageId) -> list[bytes]:
     asked = query(start=start_number(start, inclusive=False), through=end)
     return [message_id for message_id, _ in read(store, asked).items]
 
 
-def table_of(count: int, *, first: int = 0, into: Store | None = None) -> Store:
+def table_of(count: int, *, first: int = 0, into: Engine | None = None) -> Engine:
     """One row a millisecond, and all of one size."""
     table = MemoryStore() if into is None else into
     batch: list[tuple[bytes, bytes | None]] = []
@@ -128,17 +136,17 @@ class CountingLevelDb(LevelDbStore):
 
     read_count = 0
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        for row in super().scan(start, stop, reverse=reverse):
-            self.read_count += 1
-            yield row
+    def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
+        for chunk in super().scan(start, stop, **how):
+            self.read_count += len(chunk)
+            yield chunk
 
 
 def test_splits_of_a_large_topic_are_even_by_file_sizes(tmp_path: Path) -> None:
     filed, fresh = 20_000, 2_000
-    with closing(CountingLevelDb(tmp_path, first_whole=first_whole)) as table:
+    with closing(CountingLevelDb(tmp_path)) as table:
         table_of(filed, into=table)
-    with closing(CountingLevelDb(tmp_path, first_whole=first_whole)) as table:
+    with closing(CountingLevelDb(tmp_path)) as table:
         table_of(fresh, first=filed, into=table)  # stays in memory
         keys = (message_key(PREFIX, Offset(at, 0)) for at in (0, NOW_MS))
         assert table.approximate_size(*keys) > SCANNED_BYTES_MAX
@@ -153,7 +161,7 @@ def test_splits_of_a_large_topic_are_even_by_file_sizes(tmp_path: Path) -> None:
         assert read_count < 2 * fresh
 
 
-def ids_between_all(store: Store, part: Split) -> list[bytes]:
+def ids_between_all(store: Engine, part: Split) -> list[bytes]:
     asked = query(
         start=start_number(part.start, inclusive=False),
         through=part.end,

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.messages import Messages
+from messaging.log.messages import Messages
+from messaging.model.attributes import decode_attributes, encode_attributes
+from messaging.model.rows import HAS_ATTRIBUTES, MessageRow, frame, message_key
+from messaging.model.visibility import Undecided
 from messaging.read.poll import Poll
-from messaging.read.scan import read
-from messaging.read.visibility import Undecided, start_number
-from messaging.storage.attributes import decode_attributes, encode_attributes
-from messaging.storage.engine import Store
-from messaging.storage.rows import HAS_ATTRIBUTES, MessageRow, frame, message_key
 from tests.messaging.packed_stores import packed_store
 from tests.messaging.scan_model import (
     COMMITTED_POINTER,
@@ -24,7 +22,9 @@ from tests.messaging.scan_model import (
     build,
     model,
     query,
+    read,
     snapshots,
+    start_number,
     topics,
 )
 from tests.messaging.test_scan_of_chunks import _store_of
@@ -71,7 +71,7 @@ def test_pages_with_a_filter_together_contain_what_it_selects(
     is_packed: bool,
 ) -> None:
     table, _, places = build(rows, attributes_of=attributes_of)
-    store: Store = packed_store(table.rows) if is_packed else table
+    store = packed_store(table.rows) if is_packed else table
     snapshot, undecided = reader
     expected = model(rows, places, snapshot=snapshot, undecided=undecided)
     tags = TagFilter.parse(expression)
@@ -83,8 +83,7 @@ def test_pages_with_a_filter_together_contain_what_it_selects(
         paged += page.items
         for index, (_, payload) in enumerate(page.items):
             assert decode_attributes(page.messages.attributes[index]).tags == tags_of(payload)
-        behind = start_number(MessageId.from_bytes(page.next_id), inclusive=False)
-        asked = replace(asked, start=behind)
+        asked = replace(asked, after=page.next_id)
         if not page.items:
             break
 
@@ -98,14 +97,14 @@ def _tagged(*tags: str) -> MessageRow:
 
 
 def test_a_filter_that_selects_nothing_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", 300)
+    monkeypatch.setattr("messaging.log.scan.SCAN_ROWS_MAX", 300)
     table = _store_of([_tagged("a")] * 1_000 + [MessageRow(payload=b"plain")] * 1_000, flipped=None)
     asked = query(tags=TagFilter.parse("b"))
 
-    starts = [0]
+    starts = [asked.after]
     for _ in range(20):
-        page = read(table, replace(asked, start=starts[-1]))
-        starts.append(start_number(MessageId.from_bytes(page.next_id), inclusive=False))
+        page = read(table, replace(asked, after=starts[-1]))
+        starts.append(page.next_id)
         if page.finished:
             break
 
@@ -178,7 +177,7 @@ async def test_a_filtered_read_of_the_tail_needs_no_disk() -> None:
 async def test_a_poll_that_only_passed_over_rows_answers_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", 2)
+    monkeypatch.setattr("messaging.log.scan.SCAN_ROWS_MAX", 2)
     monkeypatch.setattr("messaging.read.poll.FILTERED_READ_S", 0.0)
     world = World()
     async with world.running(audit={}) as service:
@@ -205,7 +204,7 @@ def test_attributes_of_another_form_are_selected_by_no_filter() -> None:
 async def test_a_poll_that_passes_over_rows_ends_when_the_server_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", 2)
+    monkeypatch.setattr("messaging.log.scan.SCAN_ROWS_MAX", 2)
     world = World()
     async with world.running(audit={}) as service:
         await service.publisher.publish(AUDIT, _with_tags(*[(b"c", ("eu",))] * 100))
@@ -220,7 +219,7 @@ async def test_a_poll_that_passes_over_rows_ends_when_the_server_stops(
 def test_messages_of_payload_groups_count_as_rows_that_were_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", 10)
+    monkeypatch.setattr("messaging.log.scan.SCAN_ROWS_MAX", 10)
     group = ModelRow(NOW_MS - 10, COMMITTED_POINTER, ((b"\x01", None),) * 5, is_reference=True)
     table, _, _ = build([group] * 6, attributes_of=attributes_of)
 
@@ -254,10 +253,10 @@ def test_attributes_count_in_the_bytes_of_a_page() -> None:
 def test_messages_that_are_cut_take_their_attributes_with_them() -> None:
     messages = Messages(limit=10, bytes_max=1_000)
     messages.append(bytes(20), b"a", attributes=b"1")
-    mark = messages.mark()
+    sizes = messages.sizes()
     messages.append(bytes(20), b"b", attributes=b"2")
 
-    messages.cut(mark)
+    messages.cut(sizes)
 
     assert (messages.attributes, messages.size_bytes) == ({0: b"1"}, 2)
 

@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messaging.read import tail_cache
+from messaging.engines.memory import MemoryStore
+from messaging.log import tail_cache
+from messaging.log.tail_cache import TOPIC_SHARE, TailCache
+from messaging.model.packed_rows import NewRows
+from messaging.model.rows import MessageRow, PayloadRange, inline_values, message_key
+from messaging.model.visibility import BEGINNING, PAST_ALL, Query, Undecided, id_before, start_after
 from messaging.read.poll import Poll
-from messaging.read.scan import read
-from messaging.read.tail_cache import TOPIC_SHARE, TailCache
-from messaging.read.visibility import Query, Undecided
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import NewRows
-from messaging.storage.rows import MessageRow, PayloadRange, inline_values, message_key
-from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, SNAPSHOT, comparable, query
+from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, SNAPSHOT, comparable, query, read
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -33,8 +32,8 @@ from tests.messaging.world import (
 )
 from tuff.protocol.attributes import Attributes, TagFilter
 from tuff.protocol.errors import TuffError
-from tuff.protocol.exchange import Form, MediaType
-from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId
+from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, TopicId
+from tuff.protocol.media_types import Encoding, MediaType
 from tuff.protocol.requests import PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
 
@@ -133,12 +132,12 @@ class History:
     async def _commit(self, step: Step, _topic: TopicId) -> None:
         pointer = self.pointer(step)
         self.world.transactions.end(pointer, self.world.transactions.committed)
-        self.service.rows.settle([pointer])
+        self.service.rows.end_committed([pointer])
 
     async def _abort(self, step: Step, _topic: TopicId) -> None:
         pointer = self.pointer(step)
         self.world.transactions.end(pointer, self.world.transactions.invalid)
-        await self.service.rows.mark_rolled_back([pointer])
+        await self.service.rows.roll_back([pointer])
 
     async def _rollback(self, step: Step, _topic: TopicId) -> None:
         if self.details:
@@ -184,29 +183,30 @@ class History:
                 self._keep(table, asked)
             if (before := self.asked_last.get(asked.prefix)) is not None:
                 # What was answered then must not be answered again, should rows have changed since.
-                self._same(replace(asked, start=before.start, limit=9, snapshot=before.snapshot))
+                self._same(replace(asked, after=before.after, limit=9, snapshot=before.snapshot))
             for start in self._starts(table, asked):
                 for snapshot in snapshots:
-                    self._ask(replace(asked, start=start), snapshot, step)
-            last = replace(asked, start=0 if step.pointer else start, limit=9)
+                    self._ask(replace(asked, after=start), snapshot, step)
+            last = replace(asked, after=BEGINNING if step.pointer else start, limit=9)
             self.asked_last[asked.prefix] = replace(last, snapshot=self.snapshot)
             self._same(self.asked_last[asked.prefix])
 
     def _keep(self, table: MemoryStore, asked: Query) -> None:
         """What a reader somewhere in the topic was handed, as the polls do it."""
-        ids = [int.from_bytes(each, "big") for each, _ in read(table, asked).items]
-        fetched = replace(asked, start=ids[len(ids) // 2] if ids else 0, limit=10_000)
+        ids = [each for each, _ in read(table, asked).items]
+        after = id_before(ids[len(ids) // 2]) if ids else BEGINNING
+        fetched = replace(asked, after=after, limit=10_000)
         self.service.state.tail_cache.add_read(fetched, read(table, fetched))
 
-    def _starts(self, table: MemoryStore, asked: Query) -> list[int]:
+    def _starts(self, table: MemoryStore, asked: Query) -> list[bytes]:
         everything = replace(asked, limit=10_000, log_start=MessageId(0, 0), live_from=Offset(0, 0))
-        ids = [int.from_bytes(each, "big") for each, _ in read(table, everything).items]
-        live_from = (asked.now_ms - 1) << 96
-        starts = sorted({0, live_from, *(number + after for number in ids for after in (0, 1))})
+        ids = [each for each, _ in read(table, everything).items]
+        starts = sorted({BEGINNING, _live_after(asked.now_ms - 1), *ids, *map(id_before, ids)})
         return starts[:: 1 + len(starts) // 12]
 
     def _ask(self, asked: Query, snapshot: Transaction | None, step: Step) -> None:
-        through = MessageId.from_int(asked.start + (step.pointer << 80))
+        number = int.from_bytes(asked.after, "big") + (step.pointer << 80)
+        through = number.to_bytes(MESSAGE_ID_SIZE, "big")
         for changed in (
             replace(asked, snapshot=snapshot),
             replace(asked, snapshot=snapshot, limit=10_000),
@@ -228,14 +228,18 @@ class History:
             )
 
 
+def _live_after(timestamp_ms: int) -> bytes:
+    return start_after(timestamp_ms, inclusive=True)
+
+
 def _question(world: World, service: MessagingService, topic: TopicId) -> Query:
     """All that there is, of a topic that exists."""
     found = service.state.topics.find(topic)
     record = found.require_durable()
     return Query(
         prefix=found.prefix(record.generation),
-        start=0,
-        through=LAST_ID,
+        after=BEGINNING,
+        through=PAST_ALL,
         high_water_mark=service.state.high_water_mark,
         log_start=record.log_start,
         live_from=record.rule.live_from(now_ms=world.clock.now_ms),
@@ -344,24 +348,25 @@ async def test_a_read_of_the_store_is_cached_only_where_it_adjoins_the_tail(
 
         table = MemoryStore(world.rows)
         now = _question(world, service, TOPICS[0])
-        newest = int.from_bytes(read(table, now).items[-1][0], "big")
-        tail_cache.read(replace(now, start=newest))
+        newest = read(table, now).items[-1][0]
+        tail_cache.read(replace(now, after=id_before(newest)))
         tail_cache.add_read(asked, fetched)
 
         # A page that was handed out before must not be taken for that of another place.
-        first = replace(now, through=MessageId.from_bytes(read(table, now).items[0][0]))
+        first = replace(now, through=read(table, now).items[0][0])
         assert comparable(tail_cache.read(first) or read(table, first)) == comparable(
             read(table, first)
         )
         everything = read(MemoryStore(world.rows), now)
         for start, _ in everything.items:
-            each = replace(now, start=int.from_bytes(start, "big"))
+            each = replace(now, after=id_before(start))
             held = tail_cache.read(each)
             assert held is None or comparable(held) == comparable(
                 read(MemoryStore(world.rows), each)
             )
         is_held = (
-            tail_cache.read(replace(now, start=asked.live_from.timestamp_ms << 96)) is not None
+            tail_cache.read(replace(now, after=_live_after(asked.live_from.timestamp_ms)))
+            is not None
         )
         assert is_held == (meanwhile in {"nothing", "published"})
 
@@ -393,7 +398,7 @@ async def test_readers_from_the_same_id_get_the_same_bytes(pointer: int | None) 
         await publish(service, b"c")
         later = (await service.polls.poll(TOPICS[0], Poll(start=first))).messages
 
-        form = Form(MediaType.AVRO)
+        form = Encoding(MediaType.AVRO)
         assert pages[0].encoded(form, generation=1) is pages[1].encoded(form, generation=1)
         assert len(later) == 3
 
@@ -417,7 +422,7 @@ def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
 def test_a_large_publish_before_a_reference_of_its_batch_is_not_cached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.read.tail_cache.CHANGED_COUNT_MAX", 1)
+    monkeypatch.setattr("messaging.log.tail_cache.CHANGED_COUNT_MAX", 1)
     places = [Offset(950_000, number) for number in range(3)]
     *plain, reference = [message_key(PREFIX, place) for place in places]
     row = MessageRow(tx_pointer=COMMITTED_POINTER).to_bytes(reference)
@@ -542,7 +547,7 @@ def test_a_page_is_read_again_once_a_row_of_it_is_rolled_back() -> None:
 def test_plain_rows_are_read_from_memory_once_the_flagged_one_before_them_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.read.tail_cache.DECIDED_COUNT_MAX", 1)
+    monkeypatch.setattr("messaging.log.tail_cache.DECIDED_COUNT_MAX", 1)
     tail_cache = TailCache(bytes_max=8_000)
     flagged, *plain = [Offset(950_000, number) for number in range(4)]
     key = message_key(PREFIX + b"0", flagged)
@@ -602,7 +607,7 @@ async def test_a_row_before_a_tail_that_is_rolled_back_does_not_get_into_it() ->
         start = (await publish(service, b"a")).first
     async with world.running() as service:
         await publish(service, b"b")
-        await service.rows.mark_rolled_back([7])
+        await service.rows.roll_back([7])
 
         from_store = await polled(service, Poll(start=start))
         from_memory = await polled(service, Poll(start=start))
@@ -706,3 +711,21 @@ async def test_a_large_publish_beside_a_reference_of_its_batch_is_cached_at_once
 
     assert len(changed) == 1
     assert await polled(service) == [*large, b"stored"]
+
+
+async def test_an_empty_read_at_the_end_names_the_end_of_its_time(
+    world: World, service: MessagingService
+) -> None:
+    """It would stay where the first such read was, as long as no row came to its topic."""
+    world.transactions.start(7)
+    await publish(service, b"rolled back", pointer=7)
+    await world.abort(service, 7)
+    poll = Poll(transaction=world.transactions.reader())
+    first = await service.polls.poll(AUDIT, poll)
+
+    await service.topics.create(TopicId("default", "other"), {})
+    await service.publisher.publish(TopicId("default", "other"), request(b"x"))
+    second = await service.polls.poll(AUDIT, poll)
+
+    assert (first.items, second.items, second.caught_up) == ([], [], True)
+    assert second.next_id > first.next_id

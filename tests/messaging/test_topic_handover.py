@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pytest
 
+from messaging.model.rows import INDEX, MESSAGES, PAYLOADS
 from messaging.read.poll import Poll
-from messaging.storage.rows import INDEX, MESSAGES, PAYLOADS
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member, new_tables
 from tests.messaging.test_delayed import looked
@@ -134,8 +134,8 @@ async def test_all_rows_of_a_fenced_owner_are_there_and_it_acknowledges_no_more(
     with pytest.raises(StorageUnavailableError, match="taken"):
         await publish(a.service, b"late")
     await publish(b.service, b"2")
-    a.opener.stores[0].settle()  # its background work was paused all the time
-    b.opener.store.settle()
+    a.opener.stores[0].flush()  # its background work was paused all the time
+    b.opener.store.flush()
 
     async with Member(b.tables, "c").serving() as c:
         await c.fence(b, AUDIT)
@@ -372,7 +372,7 @@ async def test_a_server_that_is_fenced_later_does_not_hide_rows_of_the_new_owner
     floors.append(await a.handover.give(AUDIT))
     await b.handover.take([AUDIT], floors[0])
     await b.service.holds_and_positions.set_position(AUDIT, "read", MessageId(2, 0))
-    b.opener.store.settle()
+    b.opener.store.flush()
 
     async with Member(b.tables, "c").serving() as c:
         await c.fence(a)
@@ -422,19 +422,15 @@ async def test_index_rows_of_a_committed_transaction_are_deleted_before_the_new_
     assert not [key for key in tables.rows() if key.startswith(INDEX)]
 
 
-@pytest.mark.parametrize("is_delayed", [False, True])
 @pytest.mark.parametrize("is_written", [False, True], ids=["in the wait", "in the last batch"])
 async def test_index_rows_that_settle_during_the_handover_are_deleted_in_time(
-    tables: SharedTables, b: Member, is_written: bool, is_delayed: bool
+    tables: SharedTables, b: Member, is_written: bool
 ) -> None:
     a = Member(tables, "a")
     gate = a.gate_writes()
     async with a.serving(AUDIT):
         a.transactions.start(7)
-        if is_delayed:
-            await later(a, b"1", delay_ms=HOUR_MS, pointer=7)
-        else:
-            await publish(a.service, b"1", pointer=7)
+        await publish(a.service, b"1", pointer=7)
         wait = a.opener.store.wait_until_shared
 
         def waited() -> None:
@@ -496,12 +492,12 @@ async def test_rows_of_a_topic_that_is_given_away_are_not_marked_here(
         before = dict(tables.rows())
 
         await a.service.tick()
-        a.opener.store.settle()
+        a.opener.store.flush()
 
         assert tables.rows() == before
         b.transactions.aborted.add(7)
         assert [each.topic for each in b.service.state.index.ranges(7)] == [AUDIT]
-        await b.service.rows.mark_rolled_back([7])
+        await b.service.rows.roll_back([7])
         assert await polled(b.service, COMMITTED) == []
 
 
@@ -519,7 +515,7 @@ async def test_a_retention_pass_writes_nothing_of_a_topic_that_was_given_away(
         await b.handover.take([AUDIT], floor)
         before = dict(tables.rows())
         await passing
-        a.opener.store.settle()
+        a.opener.store.flush()
 
         assert tables.rows() == before
         assert await polled(b.service) == [b"1"]
@@ -531,8 +527,8 @@ async def test_a_retention_pass_reads_no_rows_of_topics_that_others_own(
     await publish(a.service, b"1")
     await a.pass_on(OTHER, b)
     await b.service.publisher.publish(OTHER, request(b"2"))
-    a.opener.store.settle()
-    b.opener.store.settle()
+    a.opener.store.flush()
+    b.opener.store.flush()
     a.opener.store.scanned.clear()
 
     await a.service.cleaner.run_pass()
@@ -731,7 +727,7 @@ async def test_the_messages_of_an_open_transaction_move_too(a: Member, b: Member
     assert await polled(b.service) == [b"late"]
 
 
-async def test_a_topic_is_kept_until_the_index_rows_of_its_delayed_log_are_gone(
+async def test_the_next_owner_finishes_a_commit_whose_delayed_messages_moved_undecided(
     a: Member, b: Member
 ) -> None:
     for member in (a, b):
@@ -740,7 +736,9 @@ async def test_a_topic_is_kept_until_the_index_rows_of_its_delayed_log_are_gone(
     a.commit(a.service, 7)
     b.transactions.end(7, b.transactions.committed)
     await a.pass_on(AUDIT, b)
-    assert list(b.service.state.index.pointers()) == []
+    assert list(a.service.state.index.pointers()) == []
+    assert list(b.service.state.index.pointers()) == [7]
+    b.service.rows.end_committed([7])
     b.clock.now_ms += 1_000
     await looked(b.service)
     assert await polled(b.service) == [b"late"]
@@ -784,7 +782,7 @@ async def test_a_cancellation_that_waits_while_its_topic_moves_is_refused(
     assert a.service.state.look_times.next_ms() is None
 
 
-async def test_a_log_can_begin_at_the_next_owner(a: Member, b: Member) -> None:
+async def test_a_transaction_can_delay_messages_at_the_next_owner(a: Member, b: Member) -> None:
     await a.pass_on(AUDIT, b)
     b.transactions.start(7)
     await later(b, b"late", delay_ms=1, pointer=7)

@@ -12,8 +12,8 @@ async def test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer(
     await publish(service, b"c", pointer=8)
     await service.publisher.store(AUDIT, request(b"stored", pointer=8))
 
-    await service.rows.mark_rolled_back(pointers)
-    await service.rows.mark_rolled_back(pointers)
+    await service.rows.roll_back(pointers)
+    await service.rows.roll_back(pointers)
     for pointer in pointers:
         world.transactions.end(pointer, world.transactions.aborted)
 
@@ -26,7 +26,7 @@ async def test_a_large_publish_is_marked_whole(world: World, service: MessagingS
     world.transactions.start(7)
     await publish(service, *[b"x"] * 25_000, pointer=7)
 
-    await service.rows.mark_rolled_back([7])
+    await service.rows.roll_back([7])
     world.transactions.end(7, world.transactions.aborted)
 
     assert await polled(service, COMMITTED) == []
@@ -41,7 +41,7 @@ async def test_a_mark_never_writes_a_deleted_row_again(
     world.clock.now_ms += 100_000
     await service.cleaner.run_pass()
 
-    await service.rows.mark_rolled_back([7])
+    await service.rows.roll_back([7])
 
     assert [key for key in world.rows if key.startswith(b"m")] == []
 
@@ -60,8 +60,8 @@ async def test_the_index_survives_restarts_until_the_outcomes_are_known(world: W
         assert service.rows.topics([7, 8]) == ["default:audit"]
         assert service.rows.published_by(NOON_MS - 1) == []
         assert sorted(service.rows.published_by(NOON_MS)) == [7, 8]
-        service.rows.settle([7])
-        await service.rows.mark_rolled_back([8])
+        service.rows.end_committed([7])
+        await service.rows.roll_back([8])
         assert service.rows.indexed_pointers() == []
 
     async with world.running() as service:
@@ -76,7 +76,7 @@ async def test_a_settled_pointer_is_carried_until_its_index_rows_are_deleted(
     world.transactions.start(7)
     await publish(service, b"x", pointer=7)
 
-    service.rows.settle([7])
+    service.rows.end_committed([7])
     assert service.rows.is_carried(7)
     assert service.rows.published_by(NOON_MS + 1_000) == []
 

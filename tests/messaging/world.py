@@ -2,22 +2,32 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from kernel.event_loop import Arrivals, InThread
+from kernel.exchange import Caller
+from messaging.engines.engine import (
+    Chunks,
+    Engine,
+    Row,
+    Rows,
+    StoreDamagedError,
+    StoreError,
+    in_chunks,
+)
+from messaging.engines.leveldb import LevelDbStore
+from messaging.engines.memory import MemoryStore
+from messaging.engines.space_on_disk import SpaceOnDisk
+from messaging.log.store_state import OpenStore, StoreState
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.engine import Rows, Store, StoreDamagedError, StoreError
-from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, first_whole
-from messaging.storage.store_state import OpenStore, StoreState
 from messaging.transactions_interface import WritePermit
 from messaging.write.group_commit import GroupCommitter
 from messaging.write.publish import Published
-from tuff.disk.event_loop import Arrivals, InThread
 from tuff.protocol.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
@@ -25,7 +35,6 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
     TuffError,
 )
-from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
 from tuff.protocol.requests import Isolation, PublishEntry, PublishRequest, RollbackDetail
@@ -148,7 +157,7 @@ class Transactions:
             in_progress=others,
         )
 
-    def holder(self, pointer: int) -> int | None:
+    def open_transaction_id(self, pointer: int) -> int | None:
         return pointer if self.is_up and pointer in self.in_progress else None
 
     def preparation(self, _transaction_id: int) -> tuple[str, int] | None:
@@ -186,10 +195,17 @@ class _RollbackPermit(Permit):
         return
 
 
+def rows_of(chunks: Chunks) -> list[Row]:
+    """All rows that a scan of an engine returns."""
+    with closing(chunks):
+        return [*chain.from_iterable(chunks)]
+
+
 class FlakyStore:
     """A store that fails one write: before it took effect, or after."""
 
     has_views = True
+    packs_rows = True
 
     def __init__(self, inner: MemoryStore) -> None:
         self._inner = inner
@@ -199,8 +215,8 @@ class FlakyStore:
     def get(self, key: bytes) -> bytes | None:
         return self._inner.get(key)
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        return self._inner.scan(start, stop, reverse=reverse)
+    def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
+        return self._inner.scan(start, stop, **how)
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         return self._inner.approximate_size(start, stop)
@@ -224,8 +240,11 @@ class DamagedStore(MemoryStore):
 
     is_damaged: Callable[[bytes], bool] = staticmethod(lambda _key: False)
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        for key, value in super().scan(start, stop, reverse=reverse):
+    def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
+        return in_chunks(self._rows(super().scan(start, stop, **how)))
+
+    def _rows(self, chunks: Chunks) -> Rows:
+        for key, value in chain.from_iterable(chunks):
             if self.is_damaged(key):
                 raise StoreDamagedError("a damaged block")
             yield key, value
@@ -236,10 +255,10 @@ class CountingStore(MemoryStore):
 
     read_count = 0
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        for row in super().scan(start, stop, reverse=reverse):
-            self.read_count += 1
-            yield row
+    def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
+        for chunk in super().scan(start, stop, **how):
+            self.read_count += len(chunk)
+            yield chunk
 
 
 class ScanCountingStore:
@@ -249,17 +268,18 @@ class ScanCountingStore:
         self._inner = inner
         self.get, self.write, self.close = inner.get, inner.write, inner.close
         self.approximate_size = inner.approximate_size
+        self.has_views, self.packs_rows = inner.has_views, inner.packs_rows
         self.scan_count = 0
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+    def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
         self.scan_count += 1
-        return self._inner.scan(start, stop, reverse=reverse)
+        return self._inner.scan(start, stop, **how)
 
 
 class World:
     """Makes message stores over rows that outlive them."""
 
-    def __init__(self, open_store: Callable[[], Store] | None = None) -> None:
+    def __init__(self, open_store: Callable[[], Engine] | None = None) -> None:
         self.rows: dict[bytes, bytes] = {}
         self.clock = Clock()
         self.transactions = Transactions()
@@ -267,14 +287,16 @@ class World:
         self.may_delete = True
         self.longest_transaction_s = 100.0
         self.lack_of_space: str | None = None
+        self.lack_of_last_space: str | None = None
+        self.free_bytes: int | None = None
+        self.released_count = 0
         self.archive: ArchiveReader | None = None
         self.elapsed_s = 0.0
         self.is_shared = False  # whether the store is one of a cluster
         self.observed: list[tuple[str, float]] = []
         self.in_thread_write: InThread = in_thread
-        self.open_store: Callable[[], Store] = open_store or (
-            lambda: PackedRowStore(MemoryStore(self.rows))
-        )
+        self.in_thread_read: InThread = in_thread
+        self.open_store: Callable[[], Engine] = open_store or (lambda: MemoryStore(self.rows))
 
     def new_service(self) -> MessagingService:
         def observe(name: str, figure: float) -> None:
@@ -283,7 +305,7 @@ class World:
         store = OpenStore(
             lambda: self.open_store(),
             in_thread_write=self.in_thread_write,
-            in_thread_read=in_thread,
+            in_thread_read=self.in_thread_read,
         )
         state = StoreState(
             now_ms=self.clock,
@@ -305,9 +327,18 @@ class World:
             committer,
             self.settings,
             observe=observe,
-            lack_of_space=lambda: self.lack_of_space,
+            space=SpaceOnDisk(
+                lack=lambda: self.lack_of_space,
+                lack_of_last=lambda: self.lack_of_last_space,
+                free_bytes=lambda: self.free_bytes,
+                release_spare=self._release_spare,
+            ),
             archive=self.archive,
         )
+
+    async def _release_spare(self) -> None:
+        self.released_count += 1
+        self.lack_of_last_space = None
 
     @asynccontextmanager
     async def running(
@@ -329,14 +360,12 @@ class World:
 
     def gate_writes(self) -> asyncio.Event:
         """A gate, which is open: writes wait while the event is cleared."""
-        gate = asyncio.Event()
-        gate.set()
+        gate, self.in_thread_write = _gated()
+        return gate
 
-        async def through_the_gate(function: Callable[[], T]) -> T:
-            await gate.wait()
-            return await in_thread(function)
-
-        self.in_thread_write = through_the_gate
+    def gate_reads(self) -> asyncio.Event:
+        """A gate, which is open: reads of the store wait while the event is cleared."""
+        gate, self.in_thread_read = _gated()
         return gate
 
     def damage_row(self, table: bytes) -> bytes:
@@ -347,13 +376,24 @@ class World:
 
     def commit(self, service: MessagingService, pointer: int) -> None:
         self.transactions.end(pointer, self.transactions.committed)
-        service.rows.settle([pointer])
+        service.rows.end_committed([pointer])
 
     async def abort(self, service: MessagingService, pointer: int) -> None:
         self.transactions.end(pointer, self.transactions.invalid)
-        await service.rows.mark_rolled_back([pointer])
+        await service.rows.roll_back([pointer])
         self.transactions.invalid.discard(pointer)
         self.transactions.aborted.add(pointer)
+
+
+def _gated() -> tuple[asyncio.Event, InThread]:
+    gate = asyncio.Event()
+    gate.set()
+
+    async def through_the_gate(function: Callable[[], T]) -> T:
+        await gate.wait()
+        return await in_thread(function)
+
+    return gate, through_the_gate
 
 
 class FlakyWorld(World):
@@ -365,7 +405,7 @@ class FlakyWorld(World):
         self.is_barred = False
         self.open_count = 0
 
-    def _open(self) -> Store:
+    def _open(self) -> Engine:
         if self.is_barred:
             raise StoreError("the disk is gone")
         self.open_count += 1
@@ -380,7 +420,7 @@ class FlakyWorld(World):
 
 def leveldb(directory: Path) -> LevelDbStore:
     """The LevelDB engine, as the server opens it."""
-    return LevelDbStore(directory, first_whole=first_whole)
+    return LevelDbStore(directory)
 
 
 def watched() -> tuple[World, Callable[[], int]]:

@@ -1,17 +1,15 @@
 """Settings and fixtures of the tests of metadata."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from metadata.leveldb import LevelDbMetadataStore
-from metadata.store import MetadataStore
+from tests.metadata.memory_store import MemoryMetadataStore
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetadataStore]:
+def store() -> Iterator[MemoryMetadataStore]:
     """An empty store, for tests of what is above it."""
-    store = LevelDbMetadataStore(tmp_path / "metadata")
+    store = MemoryMetadataStore()
     yield store
     store.close()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from metadata import layout, members, subscriptions, topic_ownership, topic_persistence
+from metadata import layout, members, topic_owners, topic_persistence
 from metadata.json_values import Fields, decoded, encoded
 from metadata.store import DamagedEntryError, Key
 
@@ -20,7 +20,6 @@ SERVER = {
     "address": "http://s1:7411", "incarnation": 1, "is_draining": False, "server_id": "s1",
     "started_ms": 5, "topics": 0,
 }  # fmt: skip
-STATE = {"message_id": "0" * 40}
 STORED: dict[str, tuple[Decode, dict[str, object]]] = {
     "layout": (
         layout._decoded,
@@ -29,11 +28,7 @@ STORED: dict[str, tuple[Decode, dict[str, object]]] = {
     "fence": (members._fenced, {"incarnation": 1, **FLOOR}),
     "incarnation": (members._incarnation, {"incarnation": 1}),
     "server": (members._server, SERVER),
-    "subscription": (
-        subscriptions._decoded,
-        {"state": STATE, "preferences": {"options": {"a": "b"}}},
-    ),
-    "owner": (topic_ownership._decoded, {"server_id": "s1", "incarnation": 1, **FLOOR}),
+    "owner": (topic_owners._decoded, {"server_id": "s1", "incarnation": 1, **FLOOR}),
     "persistence": (
         topic_persistence._decoded,
         {"generation": 1, "ranges": [RANGE, RANGE | {"epoch": 2}]},
@@ -92,7 +87,9 @@ def test_a_server_started_at_a_time_that_can_be_shown() -> None:
     assert last.year == 9999
 
     stored = encoded(SERVER | {"started_ms": members.TIME_LIMIT_MS}, format_number=1)
-    with pytest.raises(DamagedEntryError, match="started_ms is 253402300800000, which is no time"):
+    with pytest.raises(
+        DamagedEntryError, match="started_ms is 253402300800000, which is not a time"
+    ):
         members._server(KEY, stored)
 
 

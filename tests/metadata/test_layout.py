@@ -142,7 +142,6 @@ def test_the_managers_of_this_version_have_these_formats() -> None:
         "owners": 1,
         "released": 1,
         "persistence": 1,
-        "subscriptions": 1,
         "servers": 1,
     }
 

@@ -1,4 +1,4 @@
-"""What each operation of the three managers does under each condition: one table for all."""
+"""What each operation of the two managers does under each condition: one table for all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,15 +15,7 @@ from metadata.store import (
     NoEntryError,
     Versioned,
 )
-from metadata.subscriptions import (
-    NoSubscriptionStateError,
-    SubscriptionData,
-    SubscriptionDataManager,
-    SubscriptionPreferences,
-    SubscriptionState,
-    SubscriptionStateExistsError,
-)
-from metadata.topic_ownership import (
+from metadata.topic_owners import (
     NoTopicOwnerInfoError,
     OwnerInfo,
     TopicOwnerInfoExistsError,
@@ -36,7 +28,7 @@ from metadata.topic_persistence import (
     TopicPersistenceInfoExistsError,
     TopicPersistenceManager,
 )
-from tuff.protocol.ids import Floor, MessageId, Offset, TopicId
+from tuff.protocol.ids import Floor, Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")
 FLOOR = Floor(Offset(5, 6), cell_ms=7, longest_transaction_ms=8)
@@ -51,7 +43,6 @@ class Operations:
     read: Callable[[], Versioned[Any] | None]
     create: Callable[[Any], int]
     write: Callable[[Any, Condition], int]
-    delete: Callable[[Condition], None]
     exists_error: type[Exception]
     missing_error: type[Exception]
 
@@ -64,7 +55,6 @@ def ownership(store: MetadataStore) -> Operations:
         read=lambda: manager.read_owner_info(ORDERS),
         create=lambda value: manager.write_owner_info(ORDERS, value, Expected.NEW),
         write=lambda value, version: manager.write_owner_info(ORDERS, value, version),
-        delete=lambda version: manager.delete_owner_info(ORDERS, version),
         exists_error=TopicOwnerInfoExistsError,
         missing_error=NoTopicOwnerInfoError,
     )
@@ -79,49 +69,12 @@ def persistence(store: MetadataStore) -> Operations:
         read=lambda: manager.read_topic_persistence_info(ORDERS),
         create=lambda value: manager.write_topic_persistence_info(ORDERS, value, Expected.NEW),
         write=lambda value, version: manager.write_topic_persistence_info(ORDERS, value, version),
-        delete=lambda version: manager.delete_topic_persistence_info(ORDERS, version),
         exists_error=TopicPersistenceInfoExistsError,
         missing_error=NoTopicPersistenceInfoError,
     )
 
 
-def replaced_subscription(store: MetadataStore) -> Operations:
-    manager = SubscriptionDataManager(store)
-    return Operations(
-        first=SubscriptionData(
-            state=SubscriptionState(MessageId(5, 6)),
-            preferences=SubscriptionPreferences({"filter": "colour = 'red'"}),
-        ),
-        second=SubscriptionData(state=SubscriptionState(MessageId(8, 0))),
-        read=lambda: manager.read_subscription_data(ORDERS, "billing"),
-        create=lambda value: manager.create_subscription_data(ORDERS, "billing", value),
-        write=lambda value, version: manager.replace_subscription_data(
-            ORDERS, "billing", value, version
-        ),
-        delete=lambda version: manager.delete_subscription_data(ORDERS, "billing", version),
-        exists_error=SubscriptionStateExistsError,
-        missing_error=NoSubscriptionStateError,
-    )
-
-
-def updated_subscription(store: MetadataStore) -> Operations:
-    manager = SubscriptionDataManager(store)
-    preferences = SubscriptionPreferences({"filter": "colour = 'red'"})
-    return Operations(
-        first=SubscriptionData(state=SubscriptionState(MessageId(5, 6)), preferences=preferences),
-        second=SubscriptionData(state=SubscriptionState(MessageId(8, 0)), preferences=preferences),
-        read=lambda: manager.read_subscription_data(ORDERS, "billing"),
-        create=lambda value: manager.create_subscription_data(ORDERS, "billing", value),
-        write=lambda value, version: manager.update_subscription_data(
-            ORDERS, "billing", SubscriptionData(state=value.state), version
-        ),
-        delete=lambda version: manager.delete_subscription_data(ORDERS, "billing", version),
-        exists_error=SubscriptionStateExistsError,
-        missing_error=NoSubscriptionStateError,
-    )
-
-
-MANAGERS = [ownership, persistence, replaced_subscription, updated_subscription]
+MANAGERS = [ownership, persistence]
 
 # (operation, condition, record) -> result, as in the design of the managers. A condition "version"
 # is the version of the first record, which "older" records no longer have.
@@ -134,14 +87,6 @@ RESULTS = {
     ("write", "any", "missing"): "no record",
     ("write", "any", "current"): "done",
     ("write", "any", "older"): "done",
-    ("delete", "version", "missing"): "no record",
-    ("delete", "version", "current"): "done",
-    ("delete", "version", "older"): "bad version",
-    ("delete", "any", "missing"): "no record",
-    ("delete", "any", "current"): "done",
-    ("delete", "any", "older"): "done",
-    ("delete", "new", "missing"): "no record",
-    ("delete", "new", "current"): "bad version",
 }
 
 
@@ -162,7 +107,6 @@ def test_an_operation_has_the_result_of_the_table(
     calls: dict[str, Callable[[], object]] = {
         "create": lambda: operations.create(operations.second),
         "write": lambda: operations.write(operations.second, expected),
-        "delete": lambda: operations.delete(expected),
     }
     errors = {
         "exists": operations.exists_error,
@@ -171,8 +115,7 @@ def test_an_operation_has_the_result_of_the_table(
     }
     if result == "done":
         returned = calls[operation]()
-        after = None if operation == "delete" else Versioned(operations.second, returned)
-        assert operations.read() == after
+        assert operations.read() == Versioned(operations.second, returned)
         assert returned is None or returned > version
     else:
         with pytest.raises(errors[result]):
@@ -181,21 +124,6 @@ def test_an_operation_has_the_result_of_the_table(
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
-def test_a_record_that_is_created_again_has_a_higher_version(
-    store: MetadataStore, manager: Callable[[MetadataStore], Operations]
-) -> None:
-    operations = manager(store)
-    first = operations.create(operations.first)
-    operations.delete(first)
-
-    again = operations.create(operations.first)
-
-    assert again > first
-    with pytest.raises(BadVersionError):
-        operations.write(operations.second, first)
-
-
-@pytest.mark.parametrize("manager", MANAGERS[:2])
 def test_a_write_that_expects_no_record_creates_one_or_names_the_topic(
     store: MetadataStore, manager: Callable[[MetadataStore], Operations]
 ) -> None:
@@ -205,21 +133,6 @@ def test_a_write_that_expects_no_record_creates_one_or_names_the_topic(
 
     with pytest.raises(operations.exists_error, match="shop:orders"):
         operations.write(operations.first, Expected.NEW)
-
-
-@pytest.mark.parametrize("manager", MANAGERS[2:])
-@pytest.mark.parametrize("record", ["missing", "current"])
-def test_only_create_makes_a_subscription(
-    store: MetadataStore, manager: Callable[[MetadataStore], Operations], record: str
-) -> None:
-    operations = manager(store)
-    prepared(operations, record)
-    before = operations.read()
-
-    with pytest.raises(BadVersionError, match="'billing' to the topic shop:orders"):
-        operations.write(operations.second, Expected.NEW)
-
-    assert operations.read() == before
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
@@ -234,9 +147,9 @@ def test_the_errors_are_those_of_the_store(
 
 def prepared(operations: Operations, record: str) -> int:
     """Make the record as a case wants it; returns the version that the case names."""
-    version = operations.create(operations.first)
     if record == "missing":
-        operations.delete(version)
+        return 0  # no record ever has it
+    version = operations.create(operations.first)
     if record == "older":
         operations.write(operations.first, version)
     return version

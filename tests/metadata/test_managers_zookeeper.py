@@ -12,7 +12,6 @@ from metadata.zookeeper import ZooKeeperStore
 from tests.metadata.test_layout import *  # noqa: F403 - the tests themselves
 from tests.metadata.test_managers import *  # noqa: F403 - likewise
 from tests.metadata.test_members import *  # noqa: F403 - likewise
-from tests.metadata.test_subscriptions import *  # noqa: F403 - likewise
 from tests.metadata.test_topic_ownership import *  # noqa: F403 - likewise
 from tests.metadata.test_topic_persistence import *  # noqa: F403 - likewise
 from tests.metadata.zookeeper_server import NEEDS_JAVA, ZooKeeperServer

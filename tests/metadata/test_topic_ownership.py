@@ -11,7 +11,7 @@ from metadata.store import (
     MetadataUnavailableError,
     Versioned,
 )
-from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
+from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
 from tuff.protocol.ids import Floor, Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")

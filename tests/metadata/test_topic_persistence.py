@@ -58,8 +58,8 @@ def test_an_owner_that_wrote_nothing_leaves_its_start_to_its_successor() -> None
     ("claimed", "reason"),
     [
         (replace(SECOND, start=Offset(9, 9)), r"the start \(9, 9\) follows the start \(10, 0\)"),
-        (replace(SECOND, start=Offset(10, 65_536)), r"\(10, 65536\) is no offset"),
-        (replace(SECOND, start=Offset(-1, 0)), r"\(-1, 0\) is no offset"),
+        (replace(SECOND, start=Offset(10, 65_536)), r"\(10, 65536\) is not an offset"),
+        (replace(SECOND, start=Offset(-1, 0)), r"\(-1, 0\) is not an offset"),
     ],
 )
 def test_starts_are_offsets_and_do_not_fall(claimed: OwnerRange, reason: str) -> None:

@@ -539,7 +539,7 @@ def test_a_path_behind_the_addresses_is_created_and_precedes_the_root(
 def test_a_root_that_zookeeper_can_not_have_is_refused(server: ZooKeeperServer, root: str) -> None:
     before = threading.enumerate()
 
-    with pytest.raises(ValueError, match="is no root"):
+    with pytest.raises(ValueError, match="is not a root"):
         store_of(server.address, root)
 
     assert threading.enumerate() == before
@@ -547,7 +547,7 @@ def test_a_root_that_zookeeper_can_not_have_is_refused(server: ZooKeeperServer, 
 
 @pytest.mark.parametrize("hosts", ["", ":2181", "localhost:x", "localhost:1,,"])
 def test_addresses_that_are_none_are_refused(hosts: str) -> None:
-    with pytest.raises(ValueError, match="are no addresses of ZooKeeper"):
+    with pytest.raises(ValueError, match="are not addresses of ZooKeeper"):
         store_of(hosts, "/tuff")
 
 

@@ -61,5 +61,6 @@ def test_without_java_the_reason_says_what_is_missing(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
     assert why_missing() == (
-        "ZooKeeper needs Java, and there is none; put one on PATH or set JAVA_HOME"
+        "ZooKeeper needs Java, which is not installed: "
+        "set JAVA_HOME, or apt-get install default-jdk-headless"
     )

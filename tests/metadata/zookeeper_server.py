@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.client import until
-from tests.spark.session import java
+from tests.spark.session import HOW_TO, java
 
 JARS = ("zookeeper-3", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
 OPTIONS = (
@@ -183,7 +183,7 @@ def class_path() -> str:
 def why_missing() -> str | None:
     """What this machine lacks for a ZooKeeper, in a sentence; None if nothing."""
     if java() is None:
-        return "ZooKeeper needs Java, and there is none; put one on PATH or set JAVA_HOME"
+        return f"ZooKeeper needs Java, which is not installed: {HOW_TO}"
     return None
 
 

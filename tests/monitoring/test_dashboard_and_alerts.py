@@ -4,7 +4,6 @@ recipe."""
 import asyncio
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from access.principals import Right
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts
 from process.cluster_metrics import gauges
@@ -22,7 +20,9 @@ from tests.http.calls import Topic, begin, ids
 from tests.http.client import Client, ok
 from tests.http.process import ServerProcess, serve
 from tests.http.test_access import access_file, rights
+from tests.programs import needs
 from tests.secret_values import token_of
+from tuff.protocol.operations import Right
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "conf/prometheus/alerts.yml"
@@ -31,9 +31,7 @@ NAMESPACE = "shop"
 
 OF_PROMETHEUS = {"instance", "job"}  # labels that each scrape adds
 SELECTOR = re.compile(r"\b((?:tuff|process)_[a-z_]+)(?:\{([^}]*)\})?")
-needs_prometheus = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="needs Debian's package prometheus"
-)
+needs_prometheus = needs("promtool")
 
 
 @pytest.fixture(scope="module")

@@ -25,12 +25,12 @@ from tests.mutants.planted_access import ACCESS_MUTANTS
 from tests.mutants.planted_damage import DAMAGE_MUTANTS
 from tests.mutants.planted_jobs import JOB_MUTANTS
 from tests.mutants.planted_messages import MESSAGE_MUTANTS
-from tests.mutants.planted_workers import WORKERS_MUTANTS
+from tests.mutants.planted_sql import SQL_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = (
     *GENERAL_MUTANTS, *MESSAGE_MUTANTS, *JOB_MUTANTS, *DAMAGE_MUTANTS, *ACCESS_MUTANTS,
-    *WORKERS_MUTANTS,
+    *SQL_MUTANTS,
 )  # fmt: skip
 COPY_COUNT = 2  # bugs at a time
 # A test that hangs has failed as well: one that takes ten times as long as without a bug, plus the

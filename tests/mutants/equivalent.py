@@ -9,13 +9,7 @@ from collections.abc import Mapping
 
 EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     (
-        "messaging/read/tail_cache.py",
-        "TailCache.read",
-        "if number > LAST_NUMBER:",
-        "if number >= LAST_NUMBER:",
-    ): "the store is asked, and says the same of a read that begins at the last id there can be",
-    (
-        "messaging/read/tail_cache.py",
+        "messaging/log/tail_cache.py",
         "TailCache._limit",
         "if tail.size_bytes > most:",
         "if tail.size_bytes >= most:",
@@ -41,7 +35,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     (
         "tuff/subscriber_flows.py",
         "SubscriberFlows._try",
-        "self._question = None  # number 2 of the function",
+        "partition.question = None  # number 2 of the function",
         "pass",
     ): "where the position moved, the next attempt finds that before it processes anything",
     (
@@ -51,13 +45,13 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "who starts it again deletes a version that is gone once more",
     (
-        "messaging/read/tail_cache.py",
+        "messaging/log/tail_cache.py",
         "TailCache._limit",
         "if tail.size_bytes > most:\nself._cut(tail, int(most * KEPT_SHARE))",
         "self._cut(tail, int(most * KEPT_SHARE))",
     ): "a tail keeps less than it may, and what it forgot is read from the store",
     (
-        "messaging/storage/pointer_index.py",
+        "messaging/log/pointer_index.py",
         "PointerIndex._note_ended",
         "while len(self._ended_topics) > ENDED_COUNT_MAX:",
         "if len(self._ended_topics) > ENDED_COUNT_MAX:",
@@ -69,7 +63,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "passed = 1",
     ): "stretches are counted in tens of thousands, and the most is a multiple of that",
     (
-        "tx/message_rows.py",
+        "tx/ended_rows.py",
         "EndedRows.synced",
         "continue",
         "pass",
@@ -119,7 +113,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if rules.may_delete:",
     ): "`rules.may_delete` falls with the first row that may not be deleted",
     (
-        "tx/message_rows.py",
+        "tx/ended_rows.py",
         "EndedRows.synced",
         "elif change.state is EndedState.INVALID:",
         "else:",
@@ -180,7 +174,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "1970 is longer ago than any interval",
     (
         "tuff/tables/leveldb_table.py",
-        "LevelDbVersionStore.settle",
+        "LevelDbVersionStore.note_committed",
         "count = work.next_number or 0",
         "count = work.next_number or 1",
     ): "the next batch deletes an undo row that is not there; only the cost differs",
@@ -210,7 +204,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "generations are counted from 1",
     (
         "tx/state.py",
-        "TransactionState._end",
+        "TransactionState._commit",
         "self._forget_commits()",
         "pass",
     ): "they are forgotten with the next edit that is durable; only the cost differs",
@@ -221,67 +215,17 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if lsn <= self._wanted_lsn and self._failure is not None:",
     ): "a sync is asked for once more; nobody asks for less than what is durable",
     (
-        "messaging/read/scan.py",
-        "_Scan.run",
-        "if self._number > LAST_NUMBER or self._start.offset > last:",
-        "if self._number > LAST_NUMBER:",
-    ): "no key lies between a start and an end before it; only the cost differs",
-    (
-        "messaging/read/scan.py",
-        "_Scan.run",
-        "if self._number > LAST_NUMBER or self._start.offset > last:",
-        "if self._number >= LAST_NUMBER or self._start.offset > last:",
-    ): "no row has the last offset there can be, so that it is behind every high-water mark",
-    (
-        "messaging/read/scan.py",
-        "_Scan._take_rows",
-        "checksums = map(crc32, map(PLAIN_MARK.join, zip(keys, payloads, strict=True)))",
-        "checksums = map(crc32, map(PLAIN_MARK.join, zip(payloads, keys, strict=True)))",
-    ): "no checksum is right then, and the rows are read one by one; only the cost differs",
-    (
-        "messaging/read/messages.py",
+        "messaging/log/messages.py",
         "_json_of",
-        "text = encode_basestring_ascii(form) if isinstance(form, str) else json.dumps(form)",
-        "text = json.dumps(form)",
+        "text = encode_basestring_ascii(shown) if isinstance(shown, str) else json.dumps(shown)",
+        "text = json.dumps(shown)",
     ): "`json.dumps` encodes a text with the same function; only the cost differs",
     (
-        "messaging/read/tail_cache.py",
+        "messaging/log/tail_cache.py",
         "_TopicTail.cut",
-        "self._plain = self._general = None",
+        "self._known = None",
         "pass",
     ): "new rows reset both before the next read, unless none is left; this only frees memory",
-    (
-        "messaging/read/tail_cache.py",
-        "_TopicTail.read",
-        "return None  # number 2 of the function",
-        "pass",
-    ): "the event loop decides about more rows one by one, with the same result",
-    (
-        "messaging/read/tail_cache.py",
-        "_TopicTail._read_plain",
-        "inputs = (first, taken_to, taken_to == stop)",
-        "inputs = (first, taken_to, taken_to != stop)",
-    ): "both distinguish a page that is caught up from one that is not",
-    (
-        "messaging/read/tail_cache.py",
-        "_TopicTail._read_general",
-        "inputs = _ReadInputs(number, stop, query.limit, query.bytes_max, query.undecided, "
-        "query.tags, now_ms)",
-        "inputs = _ReadInputs(number, stop, query.bytes_max, query.limit, query.undecided, "
-        "query.tags, now_ms)",
-    ): "the inputs are only compared with each other, and all of them have the same order",
-    (
-        "messaging/read/scan.py",
-        "_Scan._take_rows",
-        "is_whole = [*map(bytes.startswith, values, heads)]",
-        "is_whole = [*map(bytes.startswith, heads, values)]",
-    ): "rows with a payload are then read one by one; only the cost differs",
-    (
-        "messaging/read/scan.py",
-        "_Scan._take_plain",
-        "mark = chunk[0][1][:1]",
-        "mark = chunk[0][1][:0]",
-    ): "all records are then read one by one; only the cost differs",
     (
         "tx/snapshot_view.py",
         "View.after",
@@ -296,13 +240,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._of_transaction = {sink.transaction_id: sink.name for sink in self._by_name.values()}",
     ): "it is asked for transactions that end, and one that has ended does not end again",
     (
-        "messaging/storage/sequencer.py",
-        "Sequencer.next_run",
-        "if count == 1:\nreturn (first, first)",
-        "pass",
-    ): "the last of one offset is computed to be the first; only the cost differs",
-    (
-        "messaging/storage/sequencer.py",
+        "messaging/log/sequencer.py",
         "IdleIntervals.add_batch",
         "if since_ms - self._last.timestamp_ms >= IDLE_MS_MIN:",
         "if since_ms - self._last.timestamp_ms > IDLE_MS_MIN:",

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _ADDRESSES = "tests/client/test_several_addresses.py"
-_OWNERSHIP = "tests/messaging/test_store_ownership.py"
+_OWNERSHIP = "tests/messaging/test_store_holder.py"
 _COMMIT = "tests/tx/test_commit_and_abort.py"
-_PLAIN = "tests/process/test_plain_requests.py"
+_MACHINE = "tests/tx/test_machine.py"
+_REQUESTS = "tests/process/test_http_requests.py"
+_BATCHING = "tests/client/test_batching.py"
 _THREADS = "tests/client/test_session_threads.py"
 _SECOND = "tests/http/test_directory_locks.py"
 
@@ -50,20 +52,71 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit is acknowledged before its sync",
-        "tx/durable_state.py",
-        "            self._timeout.watch(waiter)\n            await waiter\n",
-        "            self._timeout.watch(waiter)\n",
+        "tx/machine.py",
+        "            self._answer(call, published, lsn)\n            return\n",
+        "            self._answer(call, published)\n            return\n",
         (
-            "tests/tx/test_commit_and_abort.py::test_a_commit_waits_for_its_sync_and_a_start_for_nothing",
+            f"{_COMMIT}::test_a_commit_waits_for_its_sync_and_a_start_for_nothing",
+            f"{_MACHINE}::test_an_answer_waits_until_its_edit_is_durable",
+            f"{_MACHINE}::test_no_order_of_calls_and_events_breaks_a_promise",
         ),
     ),
     Mutant(
         "a refusal names a commit before its sync",
-        "tx/wal.py",
-        "            await self.waiter(lsn)\n",
-        "            self.waiter(lsn)\n",
+        "tx/machine.py",
+        "        self._answer(call, refused.error, refused.lsn)\n",
+        "        self._answer(call, refused.error)\n",
         (
-            "tests/tx/test_commit_and_abort.py::test_a_refusal_waits_until_the_commit_that_it_names_is_durable",
+            f"{_COMMIT}::test_a_refusal_waits_until_the_commit_that_it_names_is_durable",
+            f"{_MACHINE}::test_a_refusal_waits_until_the_commit_that_it_names_is_durable",
+        ),
+    ),
+    Mutant(
+        "that a transaction has ended is reported before its sync",
+        "tx/durable_state.py",
+        "            self._timeout.watch(waiter)\n            await waiter\n",
+        "            self._timeout.watch(waiter)\n",
+        ("tests/tx/test_prepared.py::test_an_answer_waits_until_its_edit_is_durable[outcome]",),
+    ),
+    Mutant(
+        "two calls end one transaction",
+        "tx/machine.py",
+        "        if ending is not None and ending is not call:\n",
+        "        if False:\n",
+        (f"{_MACHINE}::test_a_second_end_has_the_answer_of_the_first",),
+    ),
+    Mutant(
+        "an abort is answered with what another one has just recorded",
+        "tx/machine.py",
+        "            self._answer(call, refused_end(outcome, EndedState.ABORTED) or outcome, outcome.lsn)\n",
+        "            call.finish(refused_end(outcome, EndedState.ABORTED) or outcome)\n",
+        (f"{_MACHINE}::test_two_aborts_of_what_has_no_rows_left_are_answered_together",),
+    ),
+    Mutant(
+        "what waits for a prepare that recovery undid is forgotten",
+        "tx/machine.py",
+        "        self._under_way.resume_all()  #",
+        "        #",
+        (f"{_MACHINE}::test_a_commit_that_waits_for_a_prepare_that_is_lost_passes_after_recovery",),
+    ),
+    Mutant(
+        "an invalidation does not wait for a claim",
+        "tx/machine.py",
+        "        if self._under_way.has_claim(found.transaction_id):\n            self._under_way.park",
+        "        if False:\n            self._under_way.park",
+        (
+            f"{_COMMIT}::test_a_claim_holds_equal_changes_and_every_other_ending",
+            f"{_MACHINE}::test_an_invalidation_waits_for_a_claim",
+        ),
+    ),
+    Mutant(
+        "rows are rolled back before a write under way is done",
+        "tx/ended_rows.py",
+        "        if self._under_way.has_writes(transaction_id):\n            self._under_way.await",
+        "        if False:\n            self._under_way.await",
+        (
+            "tests/tx/test_message_rows.py::test_a_rollback_waits_for_the_writes_under_way",
+            f"{_MACHINE}::test_rows_are_rolled_back_after_the_writes_under_way",
         ),
     ),
     Mutant(
@@ -84,7 +137,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a long transaction takes part in conflicts",
-        "tx/conflicts.py",
+        "tx/decide.py",
         "    if not opened.is_short:\n        return frozenset()\n    every",
         "    every",
         (
@@ -92,40 +145,51 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
-        "commits that end jointly do not claim their changes",
-        "tx/commit_and_abort.py",
-        "            self._locks.claimed_by(changes) is None\n            and",
-        "            True\n            and",
-        (f"{_COMMIT}::test_a_commit_begins_only_if_it_waits_for_nothing_but_the_disk",),
-    ),
-    Mutant(
         "a commit whose rows failed is answered as the others of its write",
-        "tx/commit_and_abort.py",
-        "rows if isinstance(rows, Exception) else None for rows in written",
-        "None for _ in written",
+        "tx/machine.py",
+        "            self._answer(call, rows, lsn, partial(self._answer_rolled_back, rows))\n",
+        "            self._answer(call, (), lsn)\n",
         (f"{_COMMIT}::test_a_commit_whose_rows_fail_does_not_fail_its_neighbours",),
     ),
     Mutant(
         "a commit ignores its deadline",
-        "tx/commit_and_abort.py",
-        "            if self._now_ms() >= found.expires_at_ms:\n",
-        "            if False:\n",
+        "tx/decide.py",
+        "    if now_ms >= opened.expires_at_ms:\n",
+        "    if False:\n",
         ("tests/tx/test_commit_and_abort.py::test_a_decision_looks_at_the_deadline_itself",),
     ),
     Mutant(
-        "a commit does not wait for key locks of others",
-        "tx/commit_and_abort.py",
-        "            if (holder := self._locks.claimed_by(changes)) is not None:\n",
-        "            if (holder := None) is not None:\n",
+        "a batch of a group is committed by a second transaction, too",
+        "tuff/consumer_flows.py",
+        "        if any(each.protocol.may_have_committed for each in self.transactions):\n",
+        "        if False:\n",
         (
-            "tests/tx/test_commit_and_abort.py::test_a_claim_holds_equal_changes_and_every_other_ending",
+            "tests/client/test_consumer.py::test_a_batch_is_committed_by_one_transaction",
+            "tests/client/test_consumer.py::test_a_batch_whose_commit_may_have_counted_is_not_committed_again",
+        ),
+    ),
+    Mutant(
+        "a position in a database moves to where it is already",
+        "tuff/sql/positions.py",
+        "        if max(positions) >= end.next_id:\n",
+        "        if False:\n",
+        ("tests/sql/test_group.py::test_a_batch_is_committed_by_one_transaction",),
+    ),
+    Mutant(
+        "a commit ignores the claims of others",
+        "tx/decide.py",
+        "    if (claimant := under_way.claimed_by(changes)) is not None:\n",
+        "    if (claimant := None) is not None:\n",
+        (
+            f"{_COMMIT}::test_a_commit_that_waits_or_is_refused_delays_none_that_came_with_it",
+            f"{_COMMIT}::test_a_claim_holds_equal_changes_and_every_other_ending",
         ),
     ),
     Mutant(
         "a commit ignores the claims of prepared transactions",
-        "tx/commit_and_abort.py",
-        "            elif (conflict := self._durable.state.prepared.conflict(changes)) is not None:\n",
-        "            elif (conflict := None) is not None:\n",
+        "tx/decide.py",
+        "    if (conflict := state.prepared.conflict(changes)) is not None:\n",
+        "    if (conflict := None) is not None:\n",
         ("tests/tx/test_prepared.py::test_a_commit_that_waits_too_long_is_refused_for_good",),
     ),
     Mutant(
@@ -136,26 +200,31 @@ MUTANTS: Sequence[Mutant] = (
         ("tests/tx/test_prepared.py::test_only_a_resolve_ends_it_and_it_takes_no_writes",),
     ),
     Mutant(
-        "a commit does not wait for writes that passed the gate",
-        "tx/write_gates_and_key_locks.py",
-        "        try:\n            await gate.emptied()\n",
-        "        try:\n            pass\n",
+        "a commit does not wait for writes that passed before it",
+        "tx/machine.py",
+        "        if under_way.has_writes(transaction_id):\n            self._begin_end(call)\n",
+        "        if False:\n            self._begin_end(call)\n",
         ("tests/tx/test_commit_and_abort.py::test_a_commit_waits_for_writes_that_passed_the_gate",),
     ),
     Mutant(
         "a checkpoint does not wait for its sync",
-        "tx/start_and_checkpoint.py",
-        "        await self._durable.synced_in_time(lsn)\n        return checkpointed\n",
-        "        return checkpointed\n",
+        "tx/machine.py",
+        "        self._answer(call, self._records.state.open[transaction_id], lsn)\n",
+        "        self._answer(call, self._records.state.open[transaction_id])\n",
         ("tests/tx/test_start_and_checkpoint.py::test_a_checkpoint_waits_for_its_sync",),
     ),
     Mutant(
         "a checkpoint does not check its transaction again after waiting for a pointer",
-        "tx/start_and_checkpoint.py",
-        "        while True:\n"
-        "            # The transaction is read again after each wait, since it may have ended.\n"
-        "            opened = await self._completion.open_now(pointer)\n",
-        "        opened = await self._completion.open_now(pointer)\n        while True:\n",
+        "tx/machine.py",
+        "            self._pointers.wait((self._run, call))\n"
+        "            return\n"
+        "        transaction_id = opened.transaction_id\n",
+        "            step = partial(self._step, partial(self._give, opened.transaction_id))\n"
+        "            self._pointers.wait((step, call))\n"
+        "            return\n"
+        "        self._give(opened.transaction_id, call, pointer)\n\n"
+        "    def _give(self, transaction_id: int, call: Any, pointer: Any = None) -> None:\n"
+        "        pointer = pointer or self._pointers.take(now_ms=self._now_ms())\n",
         (
             "tests/tx/test_start_and_checkpoint.py::test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_again",
         ),
@@ -181,14 +250,79 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "returned pointers are handed out again",
         "tx/pointer_reservation.py",
-        "        self.clear()\n        self.add(kept)\n        return kept\n",
-        "        return kept\n",
-        ("tests/tx/test_pointer_reservation.py::test_pointers_that_no_start_wants_are_given_back",),
+        "            self._blocks.clear()\n            none =",
+        "            none =",
+        (
+            "tests/tx/test_pointer_reservation.py::test_pointers_that_were_given_back_are_not_handed_out_when_the_clock_is_set_back",
+        ),
+    ),
+    Mutant(
+        "stale pointers are handed out",
+        "tx/pointer_reservation.py",
+        " or now_ms > self._fresh_until_ms:\n            self.rest",
+        ":\n            self.rest",
+        (
+            "tests/tx/test_pointer_reservation.py::test_after_an_idle_time_pointers_name_the_present",
+        ),
+    ),
+    Mutant(
+        "an interrupted start is not withdrawn",
+        "tuff/flows.py",
+        "            if call.withdrawal is not None:\n",
+        "            if False:\n",
+        (
+            "tests/client/test_cancelled_starts.py::test_a_task_that_is_cancelled_at_any_turn_leaves_no_transaction_in_progress",
+        ),
+    ),
+    Mutant(
+        "a withdrawn start that comes late begins a transaction",
+        "tx/machine.py",
+        "            if request.request_id in self._withdrawn:\n",
+        "            if False:\n",
+        (
+            "tests/tx/test_withdrawn_starts.py::test_a_start_that_comes_after_its_withdrawal_begins_nothing",
+        ),
+    ),
+    Mutant(
+        "a transaction of messages only is pruned while rows have its pointers",
+        "tx/invalid_list.py",
+        "all(each in state.view.invalid and not self._is_needed(each) for each in pointers)",
+        "all(each in state.view.invalid for each in pointers)",
+        (
+            "tests/tx/test_invalid_list.py::test_a_transaction_of_messages_only_is_pruned_once_its_rows_are_marked",
+        ),
+    ),
+    Mutant(
+        "a join is not durable",
+        "tx/machine.py",
+        "            self._records.record(StoreJoined(self._turn_ms, opened.transaction_id))\n",
+        "",
+        (
+            "tests/tx/test_invalid_list.py::test_a_transaction_that_another_store_has_joined_stays_on_the_list",
+        ),
+    ),
+    Mutant(
+        "a participant joins without a word to the server",
+        "tuff/commit_protocol.py",
+        "            yield from self._let_stores_join(self._current)\n",
+        "",
+        (
+            "tests/client/test_context.py::test_a_participant_that_joins_a_transaction_of_messages_is_announced",
+        ),
+    ),
+    Mutant(
+        "a forked process commits the transaction of its parent",
+        "tuff/commit_protocol.py",
+        "        return self._entry is not None and self._process != os.getpid()\n",
+        "        return False\n",
+        (
+            "tests/client/test_fork.py::test_a_forked_process_is_refused_the_transaction_of_its_parent",
+        ),
     ),
     Mutant(
         "a pointer block is returned while it is being written",
         "tx/pointer_reservation.py",
-        "        if self._renewal is None and self._blocks.has_surplus(\n",
+        "        if not self._is_renewing and self._blocks.has_surplus(\n",
         "        if self._blocks.has_surplus(\n",
         (
             "tests/tx/test_pointer_reservation.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",
@@ -197,15 +331,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "new transactions see commits that are not durable",
         "tx/state.py",
-        "            self._pending.append((self.lsn, change))\n\n    def _abort_invalid",
-        "            self.view = self.view.after([change])\n\n    def _abort_invalid",
+        "            self._pending.append((self.lsn, change))\n\n    def _abort(",
+        "            self.view = self.view.after([change])\n\n    def _abort(",
         ("tests/tx/test_state.py::test_an_ending_is_seen_only_once_it_is_durable",),
     ),
     Mutant(
         "a long transaction that became invalid moves the read pointer",
         "tx/state.py",
-        "            read_pointer=0 if invalidated and not opened.is_short else pointers[-1],\n",
-        "            read_pointer=pointers[-1],\n",
+        "        read_pointer = pointers[-1] if opened.is_short else 0\n",
+        "        read_pointer = pointers[-1]\n",
         ("tests/tx/test_state.py::test_the_read_pointer_ignores_long_ones_that_became_invalid",),
     ),
     Mutant(
@@ -240,7 +374,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "missing transaction files are taken for a first start",
         "tx/recovery.py",
-        "        if mark is not None and mark.has_seen_files:\n            raise DamagedFilesError(\n"
+        "        if recorded is not None and recorded.has_seen_files:\n            raise DamagedFilesError(\n"
         '                f"{directory} holds no',
         "        if False:\n            raise DamagedFilesError(\n"
         '                f"{directory} holds no',
@@ -249,7 +383,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "transaction files older than the messages are accepted",
         "tx/mixed_backups.py",
-        "    if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:\n",
+        "    if recorded.seen_lsn is not None and state.lsn < recorded.seen_lsn:\n",
         "    if False:\n",
         ("tests/admin/test_mixed_backups.py::test_a_transaction_log_that_ends_before_a_commit",),
     ),
@@ -269,7 +403,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a missing LevelDB log is taken for an empty one",
-        "tuff/leveldb/opening.py",
+        "tuff_storage/leveldb/opening.py",
         "    _begin(directory)\n    _require_log(directory)\n",
         "    _begin(directory)\n",
         ("tests/leveldb/test_opening.py::test_a_log_that_is_gone_is_not_taken_for_empty[False]",),
@@ -311,7 +445,7 @@ MUTANTS: Sequence[Mutant] = (
     # Disk
     Mutant(
         "a directory is not synced after a rename",
-        "tuff/disk/files.py",
+        "tuff_storage/disk/files.py",
         "    temporary.replace(path)\n    sync_directory(path.parent)\n",
         "    temporary.replace(path)\n",
         (
@@ -320,7 +454,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a record's checksum leaves out its length",
-        "tuff/disk/records.py",
+        "tuff_storage/disk/records.py",
         "    if crc32(body, crc32(data[offset : offset + 4])) != expected:\n",
         "    if False:\n",
         (
@@ -329,7 +463,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a second process may open a directory",
-        "tuff/disk/locks.py",
+        "tuff_storage/disk/locks.py",
         "        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)\n",
         "        pass\n",
         (
@@ -339,7 +473,7 @@ MUTANTS: Sequence[Mutant] = (
     # Backups
     Mutant(
         "an incomplete backup archive is accepted",
-        "tuff/disk/backup_archive.py",
+        "tuff_storage/disk/backup_archive.py",
         "    if content != _COUNT.pack(count):\n",
         "    if False:\n",
         (
@@ -355,7 +489,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a store waits for a stalled backup before it closes",
-        "messaging/storage/store_state.py",
+        "messaging/log/store_state.py",
         "        for view in views:\n            view.close(reason)\n",
         "",
         ("tests/messaging/test_row_views.py::test_views_are_closed_before_their_store",),
@@ -367,6 +501,41 @@ MUTANTS: Sequence[Mutant] = (
         "            if self.transaction.is_visible(pointer):\n",
         "            if False:\n",
         ("tests/table/test_table.py::test_a_transaction_reads_only_its_own_uncommitted_writes",),
+    ),
+    Mutant(
+        "a change of one preference of a group drops the others",
+        "messaging/groups/coordinator.py",
+        "            changed = change(_preferences_of(group))\n",
+        "            changed = change(GroupPreferences())\n",
+        ("tests/groups/test_preferences.py::test_changes_at_once_both_count",),
+    ),
+    Mutant(
+        "members do not get the preferences of their group",
+        "messaging/groups/coordinator.py",
+        "            preferences=_preferences_of(group),\n",
+        "            preferences=GroupPreferences(),\n",
+        ("tests/groups/test_preferences.py::test_members_learn_a_change_by_their_next_heartbeat",),
+    ),
+    Mutant(
+        "the end of a transaction ends the one that was started last on the table",
+        "tuff/tables/open_transactions.py",
+        "        work = self._works.get(transaction.transaction_id)\n        if work is None:\n",
+        "        work = (self._stack.get() or (None,))[-1]\n        if work is None:\n",
+        (
+            "tests/table/test_interleaved_transactions.py"
+            "::test_a_generator_that_ends_inside_a_block_does_not_commit_the_block",
+        ),
+    ),
+    Mutant(
+        "what a task writes after the end of its block goes to the outer transaction",
+        "tuff/tables/open_transactions.py",
+        "        stack = self._stack.get()\n        if not stack:\n",
+        "        stack = [one for one in self._stack.get() if not one.has_ended]\n"
+        "        if not stack:\n",
+        (
+            "tests/table/test_current_transaction.py"
+            "::test_a_task_that_outlives_its_block_does_not_write_into_the_outer_one",
+        ),
     ),
     Mutant(
         "a table shows versions that are not visible",
@@ -384,7 +553,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the tail cache keeps a row as it was before a rollback",
-        "messaging/read/tail_cache.py",
+        "messaging/log/tail_cache.py",
         "            self._remove(index, offset_bytes)\n",
         "            return\n",
         (
@@ -393,7 +562,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the tail cache answers for rows that it dropped",
-        "messaging/read/tail_cache.py",
+        "messaging/log/tail_cache.py",
         "            self.after = self.ids[count - 1][:OFFSET_SIZE]\n",
         "",
         (
@@ -402,7 +571,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the tail cache answers for rows that it dropped before their first read",
-        "messaging/read/tail_cache.py",
+        "messaging/log/tail_cache.py",
         "        self.after = self.fresh[count - 1].keys[-1][-OFFSET_SIZE:]\n",
         "",
         (
@@ -436,35 +605,38 @@ MUTANTS: Sequence[Mutant] = (
     # Who has the tables
     Mutant(
         "a lease begins when its check is answered",
-        "messaging/storage/store_ownership.py",
+        "messaging/log/store_holder.py",
         "                self._proven_ms = began_ms\n",
         "                self._proven_ms = self._now_ms()\n",
         (f"{_OWNERSHIP}::test_a_lease_starts_with_its_check_and_not_with_the_answer",),
     ),
     Mutant(
         "a read relies on a lease check that began before it",
-        "messaging/storage/store_ownership.py",
+        "messaging/log/store_holder.py",
         "            for answer in waiting:\n",
         "            for answer in (*waiting, *self._waiting):\n",
         (f"{_OWNERSHIP}::test_a_read_after_the_lease_waits_for_a_check_that_starts_later",),
     ),
     Mutant(
         "reads of a store that others can take over need no lease",
-        "messaging/storage/store_ownership.py",
-        "        if is_read:\n            await ownership.require()\n",
+        "messaging/log/store_holder.py",
+        "        if not leaves_doubt:\n            await holder_check.require()\n",
         "",
         (f"{_OWNERSHIP}::test_reads_and_refusals_that_rest_on_a_read_need_the_lease",),
     ),
     Mutant(
         "a publish with an unknown outcome is sent again",
-        "tuff/retries.py",
-        "    is_safe = error.retry_safe or request.is_safe_to_repeat\n",
+        "tuff/flows.py",
+        "    is_safe = error.retry_safe or request.is_repeatable\n",
         "    is_safe = True\n",
-        ("tests/client/test_retries.py::test_a_publish_that_may_have_been_done_is_not_sent_again",),
+        (
+            "tests/client/test_retries.py"
+            "::test_without_an_id_a_publish_that_may_have_been_done_is_not_repeated",
+        ),
     ),
     Mutant(
         "an earlier leader raises the record of the files behind the next one's back",
-        "cluster/leader.py",
+        "cluster/leader_election.py",
         "                    self._put(self._highest)\n",
         "",
         ("tests/cluster/test_leader.py::test_an_earlier_leader_cannot_write_the_record_any_more",),
@@ -486,7 +658,7 @@ MUTANTS: Sequence[Mutant] = (
         "                    raise\n                tried.extend(error.tried)\n",
         "",
         (
-            f"{_ADDRESSES}::test_a_plain_publish_whose_server_dies_is_not_sent_to_another[publish_blocking]",
+            f"{_ADDRESSES}::test_a_publish_without_an_id_whose_server_dies_is_not_sent_to_another[publish_blocking]",
         ),
     ),
     Mutant(
@@ -499,21 +671,21 @@ MUTANTS: Sequence[Mutant] = (
     # Sessions of the client
     Mutant(
         "a thread that has its reply lets no other one read",
-        "tuff/blocking/session.py",
+        "tuff/blocking/transport.py",
         "            self._leader = next(others, None)\n",
         "            self._leader = None\n",
         (f"{_THREADS}::test_another_thread_reads_once_the_one_that_read_has_its_reply",),
     ),
     Mutant(
         "a thread that can't send does not read either",
-        "tuff/blocking/session.py",
+        "tuff/blocking/transport.py",
         "        if not is_read:\n            self._catch_up()\n",
         "",
         (f"{_THREADS}::test_a_client_that_sends_still_reads",),
     ),
     Mutant(
         "a publish is sent on a session that has ended",
-        "tuff/blocking/session.py",
+        "tuff/blocking/transport.py",
         "        if not self._is_ended and not self._waiting:\n            self._catch_up()\n",
         "",
         (f"{_THREADS}::test_a_session_that_ended_while_no_call_waited_loses_no_publish",),
@@ -521,8 +693,10 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a forked process uses the session of its parent",
         "tuff/blocking/transport.py",
-        "            self._sessions.leave_inherited()\n",
-        "            pass\n",
+        "        inherited, self._session, self._opening = self._session, None, Lock()\n"
+        "        if inherited is not None:\n"
+        "            inherited.leave_to_parent()\n",
+        "",
         (f"{_THREADS}::test_a_forked_process_has_a_session_of_its_own",),
     ),
     Mutant(
@@ -535,9 +709,61 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
+        "a publish is sent on an idle connection that the server has closed",
+        "tuff/aio/transport.py",
+        "        if session is not None and session.is_idle and not request.is_read:\n",
+        "        if session is not None and session.is_idle and not request.is_repeatable:\n",
+        (
+            "tests/client/test_async_session.py::test_a_publish_finds_an_idle_connection_closed_before_it_is_sent[auto]",
+        ),
+    ),
+    Mutant(
+        "a flush counts the messages of any topic",
+        "tuff/batching.py",
+        "        return min(oldest, default=number) >= number\n",
+        "        return self._added_count - len(oldest) >= number - 1\n",
+        (
+            f"{_BATCHING}::test_a_flush_is_settled_with_its_own_messages_and_not_with_as_many_others",
+        ),
+    ),
+    Mutant(
+        "a program that does not close its publisher loses its messages",
+        "tuff/blocking/publisher.py",
+        "            atexit.register(self._end_program)\n",
+        "",
+        (
+            "tests/client/test_publisher.py::test_a_program_that_does_not_close_its_publisher_publishes_at_its_end",
+        ),
+    ),
+    Mutant(
+        "the lag of a consumer that waits is as old as its long poll",
+        "tuff/consumer_flows.py",
+        "        if self._passed_over:\n            left_s",
+        "        if not self._passed_over:\n            left_s",
+        (
+            "tests/client/test_consumer_flows.py::test_offsets_of_what_was_passed_over_are_committed_while_the_member_waits",
+        ),
+    ),
+    Mutant(
+        "a busy topic keeps the others of a publisher waiting",
+        "tuff/batching.py",
+        "        queue = min(due, key=lambda queue: queue.waiting[0].number)\n",
+        "        queue = max(due, key=lambda queue: queue.size_bytes)\n",
+        (
+            f"{_BATCHING}::test_a_batch_is_of_one_topic_and_the_one_with_the_oldest_message_comes_first",
+        ),
+    ),
+    Mutant(
+        "a batch has the time to live of its first message",
+        "tuff/batching.py",
+        "            if is_full or addition.ttl_s != head.ttl_s or addition.delay != head.delay:\n",
+        "            if is_full:\n",
+        (f"{_BATCHING}::test_a_batch_has_one_time_to_live_and_one_delay",),
+    ),
+    Mutant(
         "a block begins in a snapshot of any age",
         "tuff/commit_protocol.py",
-        "        if self._chain_elapsed_s() >= self._next_until_s:\n",
+        "        if has_joined or self._chain_elapsed_s() >= self._next_until_s:\n",
         "        if False:\n",
         (
             "tests/client/test_chained_transactions.py::test_a_block_that_begins_late_starts_a_transaction_of_its_own",
@@ -570,22 +796,14 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # Web pages of other sites
     Mutant(
-        "a plain request is served whatever host it names",
-        "process/plain_requests.py",
-        "        or hosts.refusal(fields) is not None\n",
-        "",
-        (
-            "tests/http/test_allowed_hosts.py::test_a_page_neither_publishes_nor_reads",
-            "tests/http/test_allowed_hosts.py::test_every_route_refuses[host-stopService]",
-            "tests/http/test_allowed_hosts.py::test_every_route_refuses[site-stopService]",
-        ),
-    ),
-    Mutant(
-        "a parsed request is served whatever host it names",
+        "a request is served whatever host it names",
         "process/http_connection.py",
         "        if foreign is not None:\n",
         "        if False:\n",
         (
+            "tests/http/test_allowed_hosts.py::test_a_page_neither_publishes_nor_reads",
+            "tests/http/test_allowed_hosts.py::test_every_route_refuses[host-stopService]",
+            "tests/http/test_allowed_hosts.py::test_every_route_refuses[site-stopService]",
             "tests/http/test_allowed_hosts.py::test_every_route_refuses[host-takeBackup]",
             "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[chunked-a foreign host]",
         ),
@@ -596,7 +814,7 @@ MUTANTS: Sequence[Mutant] = (
         '        if host == "localhost" or',
         '        if host.startswith("localhost") or',
         (
-            "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[plain-a name that begins like one of ours]",
+            "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[without-a name that begins like one of ours]",
         ),
     ),
     Mutant(
@@ -605,7 +823,7 @@ MUTANTS: Sequence[Mutant] = (
         "        return (_host_of(page), _port_of(page, default)) == (",
         "        return (_host_of(page), 0) == (_host_of(asked), 0) or () == (",
         (
-            "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[plain-a page of another port]",
+            "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[without-a page of another port]",
         ),
     ),
     Mutant(
@@ -613,15 +831,13 @@ MUTANTS: Sequence[Mutant] = (
         "process/listener.py",
         "        await connections.last_requests()\n",
         "",
-        (f"{_PLAIN}::test_a_request_that_arrives_during_a_close_is_answered[plain]",),
+        (f"{_REQUESTS}::test_a_request_that_arrives_during_a_close_is_answered",),
     ),
     Mutant(
         "a connection is closed before a request that has arrived is read",
         "process/http_connection.py",
-        " or self._held or self._has_unread_bytes()):\n",
-        " or self._held):\n",
-        (
-            f"{_PLAIN}::test_a_connection_is_not_closed_while_a_request_waits_to_be_read[close-plain]",
-        ),
+        "        if is_idle and not self._has_unread_bytes():\n",
+        "        if is_idle:\n",
+        (f"{_REQUESTS}::test_a_connection_is_not_closed_while_a_request_waits_to_be_read[close]",),
     ),
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tests.mutants.planted import Mutant
 
 _ACCESS = "tests/http/test_access.py"
-_OWNERS = "tests/http/test_owners_and_quotas.py"
+_PRINCIPALS = "tests/http/test_principals_and_quotas.py"
 _TLS = "tests/http/test_server_tls.py"
 _CLUSTER = "tests/cluster/test_access.py"
 _AUDIT = "tests/http/test_audit_topic.py"
@@ -13,13 +13,15 @@ _AUDIT_RATE = "tests/access/test_audit.py"
 _AUDIT_WRITES = "tests/process/test_audit_topic.py"
 _TURNS = "tests/process/test_session.py"
 _JOINT = "tests/http/test_joint_calls.py"
+_REQUESTS = "tests/process/test_http_requests.py"
+_MANY = "tests/process/test_batch_routes.py"
 
 ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "publishes that arrive together are charged to no quota",
         "process/access_guard.py",
-        "            if any(each.usage is not None for each in found):\n",
-        "            if not found:\n",
+        "            self._charge(found.principal, found.usage, request.size)\n",
+        "",
         (
             "tests/http/test_session.py::test_a_quota_counts_each_publish_of_those_that_arrive_together",
         ),
@@ -27,36 +29,67 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "commits that arrive together belong to nobody",
         "process/access_guard.py",
-        "joint([request.of_caller(each.caller) for request, each in pairs])",
-        "joint([request for request, each in pairs])",
+        "        request = request.of_caller(found.caller)\n",
+        "",
         (f"{_JOINT}::test_each_needs_its_rights_and_its_owner",),
     ),
     Mutant(
-        "of commits that arrive together those of other principals' transactions leave no record",
+        "commits of other principals' transactions leave no record",
         "process/audit_topic.py",
-        "            if any(self._foreign(operation, each) for each in requests):\n",
-        "            if False:\n",
+        "        foreign = self._foreign(line, request)\n",
+        "        foreign: Sequence[str] = ()\n",
         (f"{_JOINT}::test_who_may_administer_ends_those_of_others_on_record",),
     ),
     Mutant(
-        "calls that are not answered together stay admitted",
+        "a request that was answered stays admitted",
         "process/dispatch.py",
-        "        self._admission.leave(left_count)\n",
+        "        self.leave(call)\n",
         "",
-        (f"{_JOINT}::test_a_commit_that_is_refused_fails_by_itself",),
+        (
+            f"{_JOINT}::test_a_commit_that_is_refused_fails_by_itself",
+            f"{_MANY}::test_a_reply_to_a_client_that_has_disconnected_is_dropped",
+        ),
+    ),
+    Mutant(
+        "a request that is given up stays admitted",
+        "process/dispatch.py",
+        "        work.give_up()\n        self._dispatcher.leave(self)\n",
+        "        work.give_up()\n",
+        (f"{_REQUESTS}::test_a_read_ends_when_its_client_disconnects",),
+    ),
+    Mutant(
+        "a request whose body never comes stays admitted",
+        "process/http_connection.py",
+        "            call.fail(lost)\n",
+        "            pass\n",
+        (f"{_REQUESTS}::test_a_body_that_its_client_never_sends_leaves_no_request_under_way",),
+    ),
+    Mutant(
+        "replies are charged to no quota",
+        "process/access_guard.py",
+        "            call.watch(partial(_meter, found.usage))\n",
+        "",
+        (f"{_MANY}::test_refused_requests_leave_the_list_and_replies_count_in_the_quota",),
+    ),
+    Mutant(
+        "a handler of a list that fails leaves requests without a reply",
+        "kernel/exchange.py",
+        "            if not each.call.is_answered:\n",
+        "            if False:\n",
+        (f"{_MANY}::test_an_error_of_the_handler_is_the_reply_to_each_that_has_none",),
     ),
     Mutant(
         "the check of the head stands for that of the topics in the body",
         "process/access_guard.py",
-        "        if requirement_of(operation).of_topics is None and _is_short(call):",
+        "        if operation.access.of_topics is None and _is_short(call):",
         "        if _is_short(call):",
         (f"{_ACCESS}::test_a_commit_in_parts_is_checked_with_its_body",),
     ),
     Mutant(
         "a body is read before its token is checked",
         "process/http_connection.py",
-        "        service.require_access(routed.operation, head)\n",
-        "",
+        "            self._service.dispatcher.begin_head(call, head)\n",
+        "            pass\n",
         (f"{_ACCESS}::test_a_bad_token_is_refused_before_the_body_is_read[large]",),
     ),
     Mutant(
@@ -68,40 +101,33 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "each principal ends the transactions of others",
-        "tx/ownership.py",
+        "tx/principals.py",
         "    if caller is None or caller.may_administer or",
         "    if True or",
-        (f"{_OWNERS}::test_nobody_else_takes_over_an_epoch",),
+        (f"{_PRINCIPALS}::test_nobody_else_takes_over_an_epoch",),
     ),
     Mutant(
-        "the calls of a batch are of nobody",
-        "tx/batch.py",
-        "body, caller=caller)",
-        "body)",
-        (f"{_OWNERS}::test_a_batch_is_of_its_principal",),
-    ),
-    Mutant(
-        "a snapshot file has no owners",
+        "a snapshot file has no principals",
         "tx/state.py",
-        "            owners=self.owners.image(),\n",
-        "            owners=(),\n",
+        "            principals=self.principals.image(),\n",
+        "            principals=(),\n",
         (
-            f"{_OWNERS}::test_nobody_else_changes_or_ends_a_transaction_also_after_a_crash[snapshot]",
+            f"{_PRINCIPALS}::test_nobody_else_changes_or_ends_a_transaction_also_after_a_crash[snapshot]",
         ),
     ),
     Mutant(
-        "an invalid transaction has no owner",
-        "tx/ownership.py",
+        "an invalid transaction has no principal",
+        "tx/principals.py",
         "            if not is_invalid:\n",
         "            if True:\n",
-        (f"{_OWNERS}::test_nobody_else_takes_an_invalid_transaction_from_the_list",),
+        (f"{_PRINCIPALS}::test_nobody_else_takes_an_invalid_transaction_from_the_list",),
     ),
     Mutant(
         "replies count for no quota",
         "access/quotas.py",
         "            self._bytes.take(size_bytes)\n",
         "            pass\n",
-        (f"{_OWNERS}::test_a_principal_above_its_rate_has_to_wait_and_others_do_not",),
+        (f"{_PRINCIPALS}::test_a_principal_above_its_rate_has_to_wait_and_others_do_not",),
     ),
     Mutant(
         "any secret is that of the cluster",
@@ -112,7 +138,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "clients call what is for servers",
-        "access/operations.py",
+        "access/permission.py",
         "        if principal is not SERVER:\n",
         "        if False:\n",
         (
@@ -145,14 +171,15 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         "tx/routes.py",
         '    return request_id if caller is None else f"{caller.principal} {request_id}"\n',
         "    return request_id\n",
-        ("tests/http/test_owners_and_quotas.py::test_a_request_id_is_that_of_its_principal",),
+        ("tests/http/test_principals_and_quotas.py::test_a_request_id_is_that_of_its_principal",),
     ),
     Mutant(
         "a quota is not checked again after a wait for a pointer",
-        "tx/start_and_checkpoint.py",
-        "        self.require_room(caller)\n        pointer = self._pointers.take()\n",
-        "        pointer = self._pointers.take()\n"
-        "        if pointer is None:\n            self.require_room(caller)\n",
+        "tx/machine.py",
+        "        self.require_room(request.caller)\n"
+        "        pointer = self._pointers.take(now_ms=now_ms)\n",
+        "        pointer = self._pointers.take(now_ms=now_ms)\n"
+        "        if pointer is None:\n            self.require_room(request.caller)\n",
         (
             "tests/tx/test_start_and_checkpoint.py::test_starts_that_wait_for_a_pointer_keep_the_quota",
         ),
@@ -174,8 +201,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "share groups that are created together exceed the limit",
         "messaging/groups/share_groups.py",
-        "            self._require_room(found.id, group)  # of others",
-        "            pass  # of others",
+        "        self._require_room(partitions, group)  # of others",
+        "        pass  # of others",
         ("tests/groups/test_share_groups.py::test_a_topic_has_a_limited_number_of_share_groups",),
     ),
     Mutant(
@@ -187,14 +214,14 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a right on every topic includes the audit topic in a commit",
-        "access/operations.py",
+        "access/permission.py",
         "    return principal.audit_topic is None and principal.may(right, namespace, EVERY)\n",
         "    return principal.may(right, namespace, EVERY)\n",
         (f"{_AUDIT}::test_nobody_changes_the_audit_topic",),
     ),
     Mutant(
         "an administrator truncates the audit topic",
-        "access/operations.py",
+        "access/permission.py",
         "    is_kept = needed.deletes_messages and ",
         "    is_kept = False and ",
         (f"{_AUDIT}::test_nobody_changes_the_audit_topic",),
@@ -208,24 +235,17 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a refusal before the body is not recorded",
-        "process/audit_topic.py",
-        "                self._note_call(operation, head, error.code, ())\n",
+        "process/dispatch.py",
+        "        self._watch(call, head)\n",
         "",
         (f"{_AUDIT}::test_a_refusal_before_the_body_is_recorded",),
     ),
     Mutant(
         "the end of another principal's transaction is not recorded",
         "process/audit_topic.py",
-        "        return [each for each in named if self._owner_of(int(each)) != name]\n",
+        "        return [each for each in named if self._principal_of(int(each)) != name]\n",
         "        return []\n",
         (f"{_AUDIT}::test_the_end_of_a_transaction_of_another_principal_is_recorded",),
-    ),
-    Mutant(
-        "a batch hides its refusals",
-        "process/audit_topic.py",
-        "        return ForbiddenError.code\n    return OK\n",
-        "        return OK\n    return OK\n",
-        (f"{_AUDIT}::test_a_refused_call_in_a_transaction_or_a_batch_is_recorded",),
     ),
     Mutant(
         "each refused call is an audit message",
@@ -255,19 +275,19 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         "tx/write_permits.py",
         "        self._require_writer(caller, pointer)\n        return self.join(pointer, recall=None)\n",
         "        return self.join(pointer, recall=None)\n",
-        (f"{_OWNERS}::test_nobody_else_writes_under_a_transaction",),
+        (f"{_PRINCIPALS}::test_nobody_else_writes_under_a_transaction",),
     ),
     Mutant(
         "a commit of offsets is of nobody",
-        "messaging/groups/coordinator.py",
-        "records, pointer=pointer, caller=caller)",
-        "records, pointer=pointer)",
-        (f"{_OWNERS}::test_nobody_else_writes_under_a_transaction",),
+        "messaging/groups/group_logs.py",
+        "request, caller=caller)",
+        "request)",
+        (f"{_PRINCIPALS}::test_nobody_else_writes_under_a_transaction",),
     ),
     Mutant(
         "another owner lets each publisher write under a transaction",
-        "cluster/transactions_of_leader.py",
-        "        require_writer(caller, key.pointer, join.owner)\n",
+        "cluster/transactions_at_leader.py",
+        "        require_writer(caller, key.pointer, join.principal)\n",
         "",
         (
             "tests/cluster/test_transactions_across_servers.py::test_another_owner_lets_only_the_principal_of_a_transaction_write",

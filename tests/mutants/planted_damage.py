@@ -14,7 +14,7 @@ _FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_reported_and_hides_no_other_row"
 DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a corrupt block is trusted where no row shows its corruption",
-        "messaging/storage/leveldb_corruption.py",
+        "messaging/engines/leveldb_corruption.py",
         "    return ranges.ended() if is_explained else [all_of_it]\n",
         "    return ranges.ended()\n",
         (
@@ -23,7 +23,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a row that LevelDB leaves out goes unnoticed",
-        "messaging/storage/leveldb_corruption.py",
+        "messaging/engines/leveldb_corruption.py",
         "        is_hidden = entry.sequence > last_sequence or not (entry.is_value or is_deletion)\n",
         "        is_hidden = False\n",
         (
@@ -32,21 +32,21 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a table file is checked once and trusted for ever",
-        "messaging/storage/leveldb_corruption.py",
+        "messaging/engines/leveldb_corruption.py",
         "        if known is None or known.checksum != checksum:\n",
         "        if known is None:\n",
         (f"{_BLOCKS}::test_corruption_that_appears_while_the_store_is_open_is_reported",),
     ),
     Mutant(
         "a table file that was compacted away is reported as corrupt",
-        "messaging/storage/leveldb_corruption.py",
+        "messaging/engines/leveldb_corruption.py",
         "            if number not in self._manifest().tables:\n",
         "            if False:\n",
         (f"{_BLOCKS}::test_a_table_that_was_compacted_meanwhile_is_not_corrupt",),
     ),
     Mutant(
         "a corrupt end of a LevelDB store ends the scan silently",
-        "tuff/leveldb/scan.py",
+        "tuff_storage/leveldb/scan.py",
         "    return _forward(rows, start, stop)\n",
         "    return source.iterator(start=start, stop=stop, verify_checksums=is_verified)\n",
         (
@@ -56,30 +56,31 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the next id of a page that ends before corruption leads back into the page",
-        "messaging/read/scan.py",
+        "messaging/log/scan.py",
         "        return max(self._skipped_to, self._messages.last_id) if self._messages else self._skipped_to\n",
         "        return self._skipped_to\n",
         (_FLIPS,),
     ),
     Mutant(
         "a backward scan ends at a table file that is gone",
-        "messaging/storage/leveldb.py",
-        "    with _as_store_errors(), closing(scan_backward(snapshot, start, stop)) as rows:\n",
-        "    with _as_store_errors(), closing(snapshot.iterator(start=start, stop=stop, reverse=True)) as rows:\n",
+        "messaging/engines/leveldb.py",
+        "        yield from scan_backward(snapshot, start, stop)\n",
+        "        yield from snapshot.iterator(start=start, stop=stop, reverse=True)\n",
         (f"{_BLOCKS}::test_a_store_whose_only_file_is_gone_is_not_empty",),
     ),
     Mutant(
         "a row in a missing table file counts as never written",
-        "messaging/storage/leveldb.py",
-        "        if found is not None:\n            return found\n",
-        "        return found\n",
+        "messaging/engines/leveldb.py",
+        '        with closing(self.scan(key, key + b"\\x00", corruption=Corruption.RAISE)) as chunks:\n'
+        "            return next((chunk[0][1] for chunk in chunks), None)\n",
+        "        return self._database.db.get(key)\n",
         (f"{_BLOCKS}::test_a_row_whose_file_is_gone_is_an_error_and_not_a_missing_row",),
     ),
     Mutant(
         "a range of which all rows are hidden has no splits",
         "messaging/read/offsets_and_splits.py",
-        "            deque(records, maxlen=0)",
-        "            deque([], maxlen=0)",
+        '        return min(MessageId.from_hex(str(error.members["id"])).offset, last)\n',
+        "        return None\n",
         (f"{_BLOCKS}::test_a_corrupt_range_is_a_split_whose_reader_gets_an_error",),
     ),
     Mutant(
@@ -94,20 +95,19 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a sleeping reader is not woken for messages that are live again",
         "messaging/read/poll.py",
-        "    return replace(query, start=asked) if query.live_from < live_from else query\n",
-        "    return query\n",
+        "            if query.live_from < live_from:\n",
+        "            if False:\n",
         (
             "tests/messaging/test_long_polls.py::test_a_longer_ttl_in_a_doubtful_clock_wakes_readers_at_the_beginning",
         ),
     ),
     Mutant(
-        "whatever waits at a closed write gate closes it again",
-        "tx/write_gates_and_key_locks.py",
-        "            await self._gates[transaction_id].changed()\n\n    def enter",
-        "            await self.close(transaction_id)\n"
-        "            self.open(transaction_id)\n\n    def enter",
+        "what waited for a refused commit does not continue",
+        "tx/under_way.py",
+        "        activity.claim = activity.end = None\n        self.resume(transaction_id)\n",
+        "        activity.claim = activity.end = None\n",
         (
-            "tests/tx/test_write_gates_and_key_locks.py::test_can_commits_that_wait_for_a_refused_commit_continue[2]",
+            "tests/tx/test_under_way.py::test_what_is_parked_goes_on_in_its_order_when_the_end_is_over",
         ),
     ),
     # What the transaction files say of each other, and of the messages
@@ -188,7 +188,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a start that runs no transaction creates no transaction files",
         "tx/manager.py",
-        "                await self.durable.begin_unused(mark)\n",
+        "                await self.durable.begin_unused(recorded)\n",
         "                pass\n",
         (
             f"{_FIRST_START}::test_a_lost_message_store_is_never_replaced_by_an_empty_one[True-settings1]",
@@ -196,7 +196,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an empty message store is accepted without a check whether it was lost",
-        "messaging/storage/loading.py",
+        "messaging/log/loading.py",
         "    if metadata is None and (reason := new_store_refusal()) is not None:\n",
         "    if False and (reason := new_store_refusal()) is not None:\n",
         (f"{_LOST}::test_an_empty_message_store_beside_transaction_files_is_refused[settings0]",),

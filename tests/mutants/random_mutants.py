@@ -34,20 +34,19 @@ from tests.mutants.operators import Change, mutate, sites
 ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     *(f"tx/{name}.py" for name in (
-        "commit_and_abort", "conflicts", "consistency", "durable_state", "invalid_list",
-        "manager", "message_rows", "mixed_backups",
-        "pointer_reservation", "recovery", "snapshot_view", "start_and_checkpoint", "state",
-        "timeouts", "wal", "write_gates_and_key_locks",
+        "completion", "conflicts", "consistency", "decide", "durable_state", "ended_rows",
+        "invalid_list", "machine", "manager", "mixed_backups", "pointer_reservation", "recovery",
+        "snapshot_view", "state", "timeouts", "under_way", "wal",
     )),
     *(f"messaging/{name}.py" for name in (
-        "read/messages", "read/scan", "read/tail_cache", "read/visibility", "retention/cleaner",
-        "retention/expiry", "storage/pointer_index", "storage/sequencer", "storage/store_state", "write/group_commit",
-        "write/publish",
+        "log/messages", "log/pointer_index", "log/scan", "log/sequencer", "log/store_state",
+        "log/tail_cache", "model/expiry", "model/visibility", "retention/cleaner",
+        "write/group_commit", "write/publish", "write/write_batch",
     )),
     *(f"tuff/{name}.py" for name in (
-        "aio/context", "batching", "commit_protocol", "leveldb/database",
-        "subscriber_flows",
+        "aio/context", "batching", "commit_protocol", "subscriber_flows",
     )),
+    "tuff_storage/leveldb/database.py",
     *(f"tuff/tables/{name}.py" for name in (
         "compaction", "leveldb_database", "leveldb_table", "row_format",
         "open_transactions", "versioned_table",

@@ -145,6 +145,7 @@ def test_a_sample_is_the_same_for_a_seed_and_another_for_another() -> None:
     assert [each.key for each in first] != [each.key for each in other]
 
 
+@pytest.mark.slow  # run by `make mutants-random`, which is what the list is for
 def test_each_equivalent_mutant_can_still_be_made() -> None:
     assert all(EQUIVALENT.values())
     wanted: dict[str, set[tuple[str, str, str]]] = {}

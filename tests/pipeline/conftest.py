@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
+from kernel.archive_manifest import Archive, Entry
 from pipeline.archive import archive_topic
 from tests.faults.conftest import shim_library as shim_library
 from tests.faults.disk import Shim
@@ -15,7 +16,6 @@ from tests.http.process import serve
 from tests.pipeline.clock import Clock
 from tests.spark.messages import read
 from tests.spark.session import missing
-from tuff.archive_manifest import Archive, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ class Place:
             self.clock.pass_hours()
         self.client.publish(self.topic, "open")
 
-    def archive_hours(self, spark: "SparkSession") -> list[Row]:
+    def archive_hours(self, spark: "SparkSession") -> list[Entry]:
         """Archive the topic's closed hours; returns the new rows."""
         return archive_topic(spark, self.client, self.archive, self.topic, self.options)
 

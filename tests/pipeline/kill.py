@@ -20,6 +20,7 @@ from itertools import chain, count, islice, zip_longest
 from pathlib import Path
 
 import tuff
+from kernel.archive_manifest import Archive
 from tests.client.proxy import losing
 from tests.faults.disk import Shim, build
 from tests.http.process import serve
@@ -30,30 +31,25 @@ from tests.pipeline.kill_accounts import (
     check_audit,
     check_files,
     check_replayed,
-    check_retried,
-    dead_letter,
     event,
     rows_of_files,
 )
-from tests.pipeline.kill_job import AGAIN, ATTEMPT_COUNT, LETTERS, SOURCE, STEPS
+from tests.pipeline.kill_job import AGAIN, SOURCE, STEPS
 from tests.spark.kill import EPOCH, Killer, Point, Points, When
 from tests.spark.messages import read
 from tests.spark.session import set_up
-from tuff.archive_manifest import Archive
 
 RUN_WITHIN_S = 900.0
 HOUR_COUNT = 2  # new hours for each run, on a day of their own
 MESSAGE_COUNT = 7  # of each hour
 TTL_S = 2**31 - 1  # seconds; the longest
 KILL_COUNT_MAX = 1_000  # in one run
-LETTER_COUNT = 10  # new ones for each run
 
 # The calls of each job to the server, those of its tasks included.
 CALLS = {
     "archive": ("poll", "offsets", "tuff-archive", "truncate"),
     "replay": (EPOCH, "store", "commit"),
     "audit": (EPOCH, "store", "commit"),
-    "retry": (EPOCH, "poll", "store", "commit"),
 }
 
 
@@ -116,27 +112,23 @@ class JobRuns:
         self._home, self._client, self._clock = home, client, clock
         self._archive = Archive(home / "archive")
         self._published: list[Message] = []
-        self._event_count = self._letter_count = 0
+        self._event_count = 0
         self._whole_s = 60.0
-        for name in (SOURCE, f"{SOURCE}.dlq", AGAIN, LETTERS, f"{LETTERS}.retry", f"{LETTERS}.dlq"):
+        for name in (SOURCE, f"{SOURCE}.dlq", AGAIN):
             client.topics.create(topic(name), ttl=TTL_S)  # each run takes a day
 
     @property
     def message_count(self) -> int:
-        return len(self._published) + self._letter_count
+        return len(self._published)
 
     def publish(self) -> None:
-        """Publish work for the next run: hours of a new day, which close those before, and
-        dead letters."""
+        """Publish work for the next run: hours of a new day, which close those before."""
         self._clock.begin_day()
         for _ in range(HOUR_COUNT):
             self._clock.pass_hours()
             numbers = range(self._event_count, self._event_count + MESSAGE_COUNT)
             self._publish(SOURCE, [event(number) for number in numbers])
             self._event_count += MESSAGE_COUNT
-        numbers = range(self._letter_count, self._letter_count + LETTER_COUNT)
-        self._publish(f"{LETTERS}.retry", [dead_letter(number) for number in numbers])
-        self._letter_count += LETTER_COUNT
         last = self._published[-1].id if self._published else None
         self._published += self._messages_after(last)
 
@@ -167,15 +159,11 @@ class JobRuns:
     def check(self, *, is_whole: bool) -> None:
         """Raises: AssertionError: a message is lost or duplicated; after a whole run also: a job is
         incomplete."""
-        rows = self._archive.rows(topic(SOURCE))
+        rows = self._archive.entries(topic(SOURCE))
         left = list(self._messages_after(None))
         files = rows_of_files(self._archive, rows)
         archived = check_archive(rows, files, left, self._published)
         check_replayed(read(self._client, topic(AGAIN)), archived, is_whole=is_whole)
-        back, dead = (read(self._client, topic(each)) for each in (LETTERS, f"{LETTERS}.dlq"))
-        check_retried(
-            back, dead, count=self._letter_count, attempts=ATTEMPT_COUNT, is_whole=is_whole
-        )
         if is_whole:
             assert len(archived) + MESSAGE_COUNT == len(self._published), "an hour is not archived"
             assert len(left) == MESSAGE_COUNT, "what is archived is still in the topic"

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tuff.archive_manifest import HOUR_MS, Archive, Hour, Row
+from kernel.archive_manifest import HOUR_MS, Archive, Entry, Hour
 from tuff.protocol.ids import MessageId, TopicId
 
 BAD_EACH = 5  # one message of so many is not an event
-ATTEMPTS_STOP = 5  # the attempts of dead letters are below this
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,7 @@ def event(number: int) -> str:
     return json.dumps(members)
 
 
-def dead_letter(number: int) -> str:
-    """A message of the retry topic."""
-    return json.dumps({"payload": f"letter {number}", "attempts": number % ATTEMPTS_STOP})
-
-
-def rows_of_files(archive: Archive, rows: Sequence[Row]) -> dict[int, list[Message]]:
+def rows_of_files(archive: Archive, rows: Sequence[Entry]) -> dict[int, list[Message]]:
     """The messages of each hour that a reader finds by these rows of the manifest."""
     found = {}
     for row in rows:
@@ -63,7 +57,7 @@ def rows_of_files(archive: Archive, rows: Sequence[Row]) -> dict[int, list[Messa
 
 
 def check_archive(
-    rows: Sequence[Row],
+    rows: Sequence[Entry],
     files: Mapping[int, Sequence[Message]],
     left: Sequence[Message],
     published: Sequence[Message],
@@ -89,7 +83,7 @@ def check_archive(
     return archived
 
 
-def check_files(archive: Archive, topic: TopicId, rows: Sequence[Row]) -> None:
+def check_files(archive: Archive, topic: TopicId, rows: Sequence[Entry]) -> None:
     """Raises: AssertionError: there is a file that no row names."""
     named = {archive.root / row.path for row in rows}
     there = {
@@ -138,24 +132,6 @@ def check_audit(out: Path, dead: Sequence[bytes], archived: Sequence[Message]) -
     assert letters == bad, (
         f"{len(letters)} dead letters for {len(bad)} messages that are not events"
     )
-
-
-def check_retried(
-    back: Sequence[bytes], dead: Sequence[bytes], *, count: int, attempts: int, is_whole: bool
-) -> None:
-    """Raises: AssertionError: a dead letter is not in one topic, once and in order."""
-    numbers = range(count)
-    alive = [f"letter {each}".encode() for each in numbers if each % ATTEMPTS_STOP < attempts]
-    exhausted = [dead_letter(each).encode() for each in numbers if each % ATTEMPTS_STOP >= attempts]
-    for found, expected, what in (
-        (back, alive, "went back"),
-        (dead, exhausted, "are in the dead letter topic"),
-    ):
-        there = expected if is_whole else expected[: len(found)]
-        assert list(found) == there, (
-            f"{len(found)} dead letters {what}, {len(set(found))} of them distinct, and not the "
-            f"{len(expected)} that should, in order"
-        )
 
 
 def _summed(directory: Path, *columns: str) -> Counter[tuple[str, ...]]:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 
+from kernel.archive_manifest import Archive
 from pipeline import archive, audit, compact, frames, job, replay_archive
 from pipeline.command import run
 from tests.spark.session import make_session
-from tuff.archive_manifest import Archive
 from tuff.blocking.topics import Topics
 
-SOURCE, AGAIN, LETTERS = "jobs:source", "jobs:again", "jobs:letters"
-ATTEMPT_COUNT = 3
+SOURCE, AGAIN = "jobs:source", "jobs:again"
 
 # By the job: where its steps are looked up when it takes them.
 STEPS: dict[str, dict[str, tuple[object, str]]] = {
@@ -65,9 +64,7 @@ def jobs(url: str, home: Path) -> dict[str, list[str]]:
         "compact": [SOURCE, *root],
         "replay": [SOURCE, *root, "--to", AGAIN],
         "audit": [SOURCE, *root, "--out", str(home / "audit")],
-        "retry": [LETTERS, "--checkpoint", str(home / "checkpoint"),
-                  "--attempts", str(ATTEMPT_COUNT)],
-    }  # fmt: skip
+    }
     return {job: ["--url", url, job, *rest] for job, rest in words.items()}
 
 

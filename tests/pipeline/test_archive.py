@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
+from kernel.archive_manifest import Archive, ArchiveError, Entry, Hour, files_in
 from pipeline.archive import HOLD_NAME, truncate_archived
 from pipeline.compact import compact_topic
 from pipeline.frames import archived, check
 from tests.pipeline.conftest import DiedError, Place, die
-from tuff.archive_manifest import Archive, ArchiveError, Hour, Row, files_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ def truncate(spark: "SparkSession", place: Place, root: Path | None = None) -> i
     return truncate_archived(spark, place.client, by, place.topic, place.options)
 
 
-def values(spark: "SparkSession", place: Place, row: Row) -> list[bytes]:
+def values(spark: "SparkSession", place: Place, row: Entry) -> list[bytes]:
     frame = archived(spark, place.archive, row).orderBy("id")
     return [bytes(each.value) for each in frame.select("value").collect()]
 
@@ -43,10 +43,10 @@ def test_closed_hours_are_archived_once_and_then_truncated(
 
     assert [values(spark, place, row) for row in rows] == [[b"1", b"2", b"3"], [b"4"]]
     assert [row.summary.count for row in rows] == [3, 1]
-    assert (again, place.archive.rows(place.topic)) == ([], rows)
+    assert (again, place.archive.entries(place.topic)) == ([], rows)
     assert reached_ms == rows[-1].hour.stop_ms
     assert place.read(place.topic) == [b"open"]
-    assert place.client.topics.holds(place.topic) == []
+    assert place.client.holds.list(place.topic) == []
 
 
 def test_a_topic_without_closed_hours_is_not_changed(place: Place) -> None:
@@ -55,7 +55,7 @@ def test_a_topic_without_closed_hours_is_not_changed(place: Place) -> None:
 
     assert nothing == ([], None)
     assert truncate(None, place) is None
-    assert (place.read(place.topic), place.client.topics.holds(place.topic)) == ([b"open"], [])
+    assert (place.read(place.topic), place.client.holds.list(place.topic)) == ([b"open"], [])
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_rows_of_version_0_1_0_get_the_checksums_of_their_files(
 
     again = place.archive_hours(spark)
 
-    assert (again, place.archive.rows(place.topic)) == ([], rows)
+    assert (again, place.archive.entries(place.topic)) == ([], rows)
     assert [row.files for row in rows] == [files_in(place.archive.root / row.path) for row in rows]
 
 
@@ -93,7 +93,7 @@ def test_nothing_is_truncated_while_a_consumer_holds_the_topic(
 ) -> None:
     place.publish_hours(["1"])
     place.archive_hours(spark)
-    place.client.topics.hold(place.topic, "slow", 0, max_age=60)
+    place.client.holds.set(place.topic, "slow", 0, max_age=60)
 
     with pytest.raises(tuff.TuffError, match="slow"):
         truncate(spark, place)
@@ -101,17 +101,17 @@ def test_nothing_is_truncated_while_a_consumer_holds_the_topic(
     assert place.read(place.topic) == [b"1", b"open"]
 
 
-def emptied(root: Path, row: Row) -> None:
+def emptied(root: Path, row: Entry) -> None:
     for file in (root / row.path).glob("*.parquet"):
         file.unlink()
 
 
-def cut(root: Path, row: Row) -> None:
+def cut(root: Path, row: Entry) -> None:
     for file in (root / row.path).glob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-20])
 
 
-def flipped(root: Path, row: Row) -> None:
+def flipped(root: Path, row: Entry) -> None:
     (file,) = (root / row.path).glob("*.parquet")
     data = bytearray(file.read_bytes())
     data[20] ^= 255
@@ -119,19 +119,19 @@ def flipped(root: Path, row: Row) -> None:
     (file.parent / f".{file.name}.crc").unlink()
 
 
-def swapped(root: Path, row: Row) -> None:
+def swapped(root: Path, row: Entry) -> None:
     """The hour's files are those of the next hour."""
     other = Hour(row.hour.number + 1)
     shutil.rmtree(root / row.path)
     shutil.copytree((root / row.path).parent / f"hour={other.of_day}", root / row.path)
 
 
-def lessened(root: Path, row: Row) -> None:
+def lessened(root: Path, row: Entry) -> None:
     """The manifest and the files agree, and both lack messages."""
     archive = Archive(root)
     (name,) = archive.topics()
     topic = tuff.TopicId(*name.split(":"))
-    _, less = archive.rows(topic)
+    _, less = archive.entries(topic)
     archive.record(topic, [replace(less, hour=row.hour, after_ms=row.after_ms)])
 
 
@@ -147,7 +147,7 @@ def lessened(root: Path, row: Row) -> None:
     ],
 )
 def test_nothing_is_truncated_if_a_file_or_a_row_differs_from_the_topic(
-    spark: "SparkSession", place: Place, damage: Callable[[Path, Row], None], told: str
+    spark: "SparkSession", place: Place, damage: Callable[[Path, Entry], None], told: str
 ) -> None:
     place.clock.begin_day()
     place.publish_hours(["1", "2"], ["3"])
@@ -159,7 +159,7 @@ def test_nothing_is_truncated_if_a_file_or_a_row_differs_from_the_topic(
     assert "\n" not in refused.value.detail
     assert "\tat " not in refused.value.detail
     assert place.read(place.topic) == [b"1", b"2", b"3", b"open"]
-    assert place.client.topics.positions(place.topic) == []
+    assert place.client.positions.list(place.topic) == []
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_another_archive_truncates_nothing_once_a_topic_has_one(
     place.publish_hours(["1"])
     place.archive_hours(spark)
     truncate(spark, place)
-    (claim,) = place.client.topics.positions(place.topic)
+    (claim,) = place.client.positions.list(place.topic)
     mounted, place.archive = place.archive, Archive(place.home / "mountpoint")  # and nothing on it
     place.clock.pass_hours()
     place.client.publish(place.topic, "2")
@@ -239,8 +239,8 @@ def test_files_that_differ_from_the_messages_are_not_recorded(
     with pytest.raises(ArchiveError, match="as written"):
         place.archive_hours(spark)
 
-    assert place.archive.rows(place.topic) == []
-    assert [hold.name for hold in place.client.topics.holds(place.topic)] == [HOLD_NAME]
+    assert place.archive.entries(place.topic) == []
+    assert [hold.name for hold in place.client.holds.list(place.topic)] == [HOLD_NAME]
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_a_day_becomes_one_file_and_the_rows_stay(spark: "SparkSession", place: 
     left.mkdir()
     again = compact_topic(spark, place.archive, place.topic)
 
-    compacted = place.archive.rows(place.topic)
+    compacted = place.archive.entries(place.topic)
     assert (before, days, again) == ([], [rows[0].hour.day], [])
     assert [row.summary for row in compacted] == [row.summary for row in rows]
     assert len({row.path for row in compacted[:3]}) == 1
@@ -304,7 +304,7 @@ def test_an_archive_job_that_dies_before_any_step_is_completed_by_the_next(
     rows = place.archive_hours(spark)
 
     assert [values(spark, place, row) for row in rows] == [[b"1", b"2"], [b"3"]]
-    assert place.client.topics.holds(place.topic) == []
+    assert place.client.holds.list(place.topic) == []
 
 
 @pytest.mark.slow
@@ -323,12 +323,12 @@ def test_a_compaction_that_dies_before_any_step_is_completed_by_the_next(
         patched.setattr(f"pipeline.compact.{step}", die)
         with pytest.raises(DiedError):
             compact_topic(spark, place.archive, place.topic)
-    for row in place.archive.rows(place.topic):
+    for row in place.archive.entries(place.topic):
         check(archived(spark, place.archive, row), row, what=str(row.hour))
 
     compact_topic(spark, place.archive, place.topic)
 
-    *compacted, last = place.archive.rows(place.topic)
+    *compacted, last = place.archive.entries(place.topic)
     (path,) = {row.path for row in compacted}
     assert (len(rows), last) == (4, rows[-1])
     found = {file.parent for file in place.archive.root.rglob("*.parquet")}

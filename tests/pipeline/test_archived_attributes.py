@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
+from kernel.archive_manifest import Entry, files_in
+from messaging.model.partitioning import partition_index
 from pipeline.command import run
 from pipeline.frames import archived, check, in_files
 from tests.faults.disk import Shim
 from tests.http.process import serve
 from tests.pipeline.clock import Clock
 from tests.pipeline.conftest import Place
-from tuff.archive_manifest import Row, files_in
-from tuff.protocol.partitioning import partition_index
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ def test_archived_messages_of_all_partitions_are_read_and_replayed_with_their_at
         poll = place.client.poll(partition, 0)
         assert poll.archived
         assert list(poll) == before[number]
-        path = place.archive.rows(partition)[0].path
+        path = place.archive.entries(partition)[0].path
         assert path.startswith("days/")
     again = [content(place.client.poll(target.partition(n))) for n in range(PARTITION_COUNT)]
     found = [each for messages in again for each in messages]
@@ -97,7 +97,7 @@ def test_archived_messages_of_all_partitions_are_read_and_replayed_with_their_at
         assert all(partition_index(key, PARTITION_COUNT) == number for key in keys)
 
 
-def as_in_0_1_0(spark: "SparkSession", place: Place, row: Row) -> Row:
+def as_in_0_1_0(spark: "SparkSession", place: Place, row: Entry) -> Entry:
     """The row of the same hour in files without attributes."""
     directory = place.archive.root / row.path
     frame = in_files(spark, directory).drop("key", "tags", "headers")
@@ -130,23 +130,8 @@ def test_an_archive_of_version_0_1_0_is_compacted_with_newer_hours(
     job(place, "compact", str(topic), "--root", str(place.archive.root))
     place.client.topics.truncate(topic, place.client.offsets(topic).end)
 
-    rows = place.archive.rows(topic)
+    rows = place.archive.entries(topic)
     assert len({row.path for row in rows}) == 2
     for row in rows:
         check(archived(spark, place.archive, row), row, what=str(row.hour))
     assert list(place.client.poll(topic, 0)) == before
-
-
-@pytest.mark.slow
-def test_dead_letters_keep_their_attributes(spark: "SparkSession", archiving: Place) -> None:
-    place, topic = archiving, archiving.topic
-    retry = place.other(".retry")
-    letters = [f'{{"payload": "p", "attempts": {attempts}}}' for attempts in (1, 9)]
-    for letter in letters:
-        place.client.publish(retry, tuff.NewMessage(letter, key="k", tags=["eu"]))
-
-    job(place, "retry", str(topic), "--checkpoint", str(place.home / "checkpoint"))
-
-    dead = tuff.TopicId(topic.namespace, f"{topic.name}.dlq")
-    assert content(place.client.poll(topic)) == [(b"p", b"k", ("eu",), ())]
-    assert content(place.client.poll(dead)) == [(letters[1].encode(), b"k", ("eu",), ())]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
+from kernel.archive_manifest import Entry
 from pipeline.audit import Members, audit_topic, parsed
 from tests.pipeline.conftest import DiedError, Place, die
-from tuff.archive_manifest import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ def event(kind: str, entity: str, **members: str) -> str:
     return json.dumps({"type": kind, "entity": entity, **members})
 
 
-def audit(spark: "SparkSession", place: Place) -> list[Row]:
+def audit(spark: "SparkSession", place: Place) -> list[Entry]:
     return audit_topic(
         spark, place.client, place.archive, place.topic, place.home / "audit", Members(),
         place.options, sink=f"audit/{place.topic}",
@@ -48,7 +48,7 @@ def test_events_are_counted_edges_found_and_other_messages_dead_lettered_once(
     (letter,) = map(json.loads, place.dead_letters)
     assert (letter["topic"], letter["payload"]) == (str(place.topic), "no event")
     original = place.client.poll(place.topic)[2]
-    assert (letter["id"], letter["timestamp"]) == (original.id.hex(), original.timestamp)
+    assert (letter["id"], letter["timestamp"]) == (original.id.hex(), original.timestamp_ms)
 
 
 def results(spark: "SparkSession", place: Place) -> dict[str, list[tuple[object, ...]]]:

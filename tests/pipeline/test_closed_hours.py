@@ -1,15 +1,15 @@
 """Which hours of a topic are closed."""
 
+from kernel.archive_manifest import Hour
 from pipeline.archive import closed_hours
 from tests.pipeline.conftest import Place
-from tuff.archive_manifest import Hour
 
 
 def test_a_later_decided_message_closes_earlier_hours(place: Place) -> None:
     place.clock.pass_hours()
-    first = place.client.publish(place.topic, "1").first_id
+    first = place.client.publish(place.topic, "1").ids[0]
     place.clock.pass_hours(3)
-    second = place.client.publish(place.topic, "2").first_id
+    second = place.client.publish(place.topic, "2").ids[0]
     before = list(closed_hours(place.client, place.topic, known=()))
     place.clock.pass_hours()
     place.client.publish(place.topic, "3")

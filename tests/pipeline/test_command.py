@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import tuff
+from kernel.archive_manifest import Entry, Hour, Summary
 from pipeline.command import run
 from pipeline.frames import failure_of_spark
 from pipeline.job import sink_of
-from tests.pipeline.conftest import NAMESPACE, Place
-from tuff.archive_manifest import Hour, Row, Summary
+from tests.pipeline.conftest import Place
 
 ORDERS = tuff.TopicId("shop", "orders")
-ROW = Row(
+ROW = Entry(
     hour=Hour(480_000), generation=1, after_ms=0, path="hours/x",
     summary=Summary(count=1, first="00" * 20, last="00" * 20, checksum=0),
 )  # fmt: skip
@@ -30,7 +30,6 @@ def test_errors_are_sentences_with_exit_codes(
     place.archive.record(archived, [ROW])
     topic, missing = str(place.topic), f"{place.topic}-missing"
     url = ("--url", place.client.url)
-    place.client.topics.create(tuff.TopicId(NAMESPACE, f"{archived.name}.retry"))
     expected = {
         ("lag",): (2, "at least one"),
         ("archive", "a b", "--root", "x"): (2, "name"),
@@ -47,8 +46,6 @@ def test_errors_are_sentences_with_exit_codes(
         (*url, "replay", str(archived), "--root", str(root), "--to", missing): (1, missing),
         (*url, "audit", missing, "--root", str(root), "--out", "x"): (1, "has no archive of"),
         (*url, "audit", topic, "--root", str(root), "--out", "x", "--kind", "a b"): (2, "member"),
-        (*url, "retry", topic, "--checkpoint", str(root / "c")): (1, f"{topic}.retry"),
-        (*url, "retry", topic, "--checkpoint", "x", "--attempts", "0"): (2, "x>=1"),
     }
     for words, (code, part) in expected.items():
         assert run(list(words)) == code, words
@@ -87,9 +84,9 @@ def test_errors_of_spark_are_reported_without_stack_traces() -> None:
 
 
 def test_lag_is_a_table_json_and_metrics(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    id = place.client.publish(place.topic, "1").first_id
+    id = place.client.publish(place.topic, "1").ids[0]
     place.client.publish(place.topic, "2")
-    place.client.topics.set_position(place.topic, "report", id)
+    place.client.positions.set(place.topic, "report", id)
     words = ["--url", place.client.url, "lag", "--topic", str(place.topic), "--format"]
 
     printed = {}
@@ -106,14 +103,14 @@ def test_lag_is_a_table_json_and_metrics(place: Place, capsys: pytest.CaptureFix
 def test_a_sink_has_the_names_of_its_job_and_its_topics() -> None:
     again = tuff.TopicId("shop", "again")
 
-    assert sink_of("retry", ORDERS) == "retry/shop:orders"
+    assert sink_of("audit", ORDERS) == "audit/shop:orders"
     assert sink_of("replay", ORDERS, again) == "replay/shop:orders/shop:again"
     longest = tuff.TopicId("shop", "x" * (128 - len("audit/shop:")))
     assert sink_of("audit", longest) == f"audit/{longest}"
 
 
 def test_names_too_long_for_a_sink_differ_by_a_hash(tuff_client: tuff.Client) -> None:
-    """The server refused such names, and a retry has no option for another one."""
+    """The server refused such names."""
     targets = [tuff.TopicId("shop", "x" * 120 + end) for end in "ab"]
 
     names = [sink_of("replay", ORDERS, target) for target in targets]
@@ -145,7 +142,7 @@ def test_the_command_is_found_by_its_path(tmp_path: Path) -> None:
     done = command(tmp_path, "--help")
 
     assert (done.returncode, done.stderr) == (0, "")
-    for name in ("archive", "audit", "compact", "lag", "replay", "retry", "Exit codes"):
+    for name in ("archive", "audit", "compact", "lag", "replay", "Exit codes"):
         assert name in done.stdout
 
 
@@ -181,5 +178,5 @@ def test_a_failure_in_spark_is_one_sentence_without_a_stack_trace(
     assert rows_of(place) == []
 
 
-def rows_of(place: Place) -> list[Row]:
-    return place.archive.rows(place.topic)
+def rows_of(place: Place) -> list[Entry]:
+    return place.archive.entries(place.topic)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel.archive_manifest import HOUR_MS, Archive, Entry, Hour, Summary
 from tests.pipeline.kill import Moment, Step, kills
 from tests.pipeline.kill_accounts import (
     Message,
@@ -15,14 +16,11 @@ from tests.pipeline.kill_accounts import (
     check_audit,
     check_files,
     check_replayed,
-    check_retried,
-    dead_letter,
     event,
     rows_of_files,
 )
 from tests.pipeline.kill_job import STEPS
 from tests.spark.kill import Point
-from tuff.archive_manifest import HOUR_MS, Archive, Hour, Row, Summary
 from tuff.protocol.ids import MessageId, TopicId
 
 pa = pytest.importorskip("pyarrow")
@@ -43,9 +41,9 @@ CLOSED, OPEN = PUBLISHED[:6], PUBLISHED[6:]
 FILES = {NOON.number: CLOSED[:3], NOON.number + 1: CLOSED[3:]}
 
 
-def rows() -> list[Row]:
+def rows() -> list[Entry]:
     return [
-        Row(
+        Entry(
             hour=Hour(hour),
             generation=1,
             after_ms=0,
@@ -155,29 +153,11 @@ def test_an_audit_is_compared_by_hour_and_by_dead_letter(tmp_path: Path) -> None
         check_audit(tmp_path, dead, CLOSED)
 
 
-def test_each_dead_letter_is_in_one_topic_once() -> None:
-    back = [f"letter {number}".encode() for number in (0, 1, 2)]
-    dead = [dead_letter(number).encode() for number in (3, 4)]
-    check_retried(back, dead, count=5, attempts=3, is_whole=True)
-    check_retried(back[:1], [], count=5, attempts=3, is_whole=False)
-
-    for spoilt in (
-        (back * 2, dead),
-        (back, dead[::-1]),
-        ([*back, dead[0]], dead),
-        (back[1:], dead),
-    ):
-        with pytest.raises(AssertionError, match="letters"):
-            check_retried(*spoilt, count=5, attempts=3, is_whole=False)
-    with pytest.raises(AssertionError, match="letters"):
-        check_retried(back, dead[:1], count=5, attempts=3, is_whole=True)
-
-
 def test_the_first_kills_are_of_every_kind() -> None:
-    first = list(islice(kills(seed=0), 9))
+    first = list(islice(kills(seed=0), 8))
 
     steps = {kill.job for kill in first if isinstance(kill, Step)}
     calls = {kill.call.split()[0] for kill in first if isinstance(kill, Point)}
     assert steps == set(STEPS)
-    assert calls == {"archive", "replay", "audit", "retry"}
+    assert calls == {"archive", "replay", "audit"}
     assert sum(isinstance(kill, Moment) for kill in first) == 1

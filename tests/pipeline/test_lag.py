@@ -38,7 +38,7 @@ def lags_of(place: Place, checkpoint: Path) -> list[Lag]:
 
 
 def test_the_lag_of_a_query_counts_messages_that_it_has_not_written(place: Place) -> None:
-    ids = [place.client.publish(place.topic, "1").first_id.hex() for _ in range(3)]
+    ids = [place.client.publish(place.topic, "1").ids[0].hex() for _ in range(3)]
     place.clock.pass_hours()
     place.client.publish(place.topic, "late")
     checkpoint = write_checkpoint(place.home, place.topic, *ids, committed=2)
@@ -52,7 +52,7 @@ def test_the_lag_of_a_query_counts_messages_that_it_has_not_written(place: Place
 def test_a_named_position_at_the_end_is_not_behind(place: Place) -> None:
     place.client.publish(place.topic, "1", "2")
     end = place.client.poll(place.topic)[-1].id
-    place.client.topics.set_position(place.topic, "report", end)
+    place.client.positions.set(place.topic, "report", end)
 
     (reader,) = readers_of_topic(place.client, place.topic)
     lag = lag_of(place.client, reader)
@@ -63,7 +63,7 @@ def test_a_named_position_at_the_end_is_not_behind(place: Place) -> None:
 def test_a_reader_of_all_messages_loses_nothing_until_later_ones_expire(place: Place) -> None:
     topic = tuff.TopicId("tests", "brief")
     place.client.topics.create(topic, ttl=1)
-    place.client.topics.set_position(topic, "report", place.client.publish(topic, "1").last_id)
+    place.client.positions.set(topic, "report", place.client.publish(topic, "1").ids[-1])
     place.clock.pass_hours()
 
     (reader,) = readers_of_topic(place.client, topic)
@@ -75,7 +75,7 @@ def test_a_reader_of_all_messages_loses_nothing_until_later_ones_expire(place: P
 
 
 def test_a_deleted_or_recreated_topic_is_reported(place: Place) -> None:
-    id = place.client.publish(place.topic, "1").first_id.hex()
+    id = place.client.publish(place.topic, "1").ids[0].hex()
     checkpoint = write_checkpoint(place.home, place.topic, id, committed=1)
     place.client.topics.delete(place.topic)
     (deleted,) = lags_of(place, checkpoint)

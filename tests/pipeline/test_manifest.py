@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tuff.archive_manifest import (
+from kernel.archive_manifest import (
     Archive,
     ArchiveError,
+    Entry,
     Hour,
-    Row,
     StoredFile,
     Summary,
     files_in,
@@ -24,10 +24,10 @@ SUMMARY = Summary(count=2, first="00" * 20, last="01" * 20, checksum=-5)
 NOON = Hour(24 * 20_000 + 12)
 
 
-def row(hour: Hour, *, after: Hour | None = None, generation: int = 1) -> Row:
+def row(hour: Hour, *, after: Hour | None = None, generation: int = 1) -> Entry:
     """A row of that hour; the topic has no messages between the end of `after` and that hour."""
     after_ms = 0 if after is None else after.stop_ms
-    return Row(hour=hour, generation=generation, after_ms=after_ms, summary=SUMMARY, path="x")
+    return Entry(hour=hour, generation=generation, after_ms=after_ms, summary=SUMMARY, path="x")
 
 
 def later(count: int) -> Hour:
@@ -51,8 +51,8 @@ def test_rows_come_back_in_order_over_days(tmp_path: Path) -> None:
     for each in reversed(rows):
         archive.record(TOPIC, [each])
 
-    assert archive.rows(TOPIC) == rows
-    assert archive.rows(TopicId("shop", "returns")) == []
+    assert archive.entries(TOPIC) == rows
+    assert archive.entries(TopicId("shop", "returns")) == []
     assert len(list(tmp_path.glob("_manifest/topic=shop%3Aorders/dt=*.json"))) == 2
 
 
@@ -62,7 +62,7 @@ def test_a_row_replaces_that_of_its_hour(tmp_path: Path) -> None:
 
     archive.record(TOPIC, [replace(row(NOON), path="y")])
 
-    assert [each.path for each in archive.rows(TOPIC)] == ["y", "x"]
+    assert [each.path for each in archive.entries(TOPIC)] == ["y", "x"]
 
 
 def test_a_row_has_the_bytes_of_the_example_whether_or_not_it_has_checksums(
@@ -74,7 +74,7 @@ def test_a_row_has_the_bytes_of_the_example_whether_or_not_it_has_checksums(
     archive.record(TOPIC, rows)
     (file,) = tmp_path.glob("_manifest/*/*.json")
 
-    assert archive.rows(TOPIC) == rows
+    assert archive.entries(TOPIC) == rows
     old, new = json.loads(file.read_bytes())["hours"]
     assert new == old | {
         "hour": later(1).number,
@@ -119,7 +119,7 @@ def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path, text: str) -> 
     file.write_text(text)
 
     with pytest.raises(ArchiveError, match="is not a manifest"):
-        archive.rows(TOPIC)
+        archive.entries(TOPIC)
 
 
 def test_a_later_version_is_not_reported_as_corruption(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_later_version_is_not_reported_as_corruption(tmp_path: Path) -> None:
     file.write_text('{"version":2}')
 
     with pytest.raises(ArchiveError, match="use a later program"):
-        archive.rows(TOPIC)
+        archive.entries(TOPIC)
 
 
 def test_one_job_at_a_time_changes_an_archive(tmp_path: Path) -> None:

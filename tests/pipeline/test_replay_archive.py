@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
+from kernel.archive_manifest import ArchiveError, Entry
 from pipeline.replay_archive import replay_topic
 from tests.pipeline.conftest import Place
-from tuff.archive_manifest import ArchiveError, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MANY = [str(number) for number in range(50)]
 
 
-def replay(spark: "SparkSession", place: Place, target: tuff.TopicId) -> list[Row]:
+def replay(spark: "SparkSession", place: Place, target: tuff.TopicId) -> list[Entry]:
     return replay_topic(
         spark, place.client, place.archive, place.topic, target, place.options,
         sink=f"replay/{place.topic}/{target}",

@@ -9,8 +9,8 @@ from tests.process.served import Served, served
 
 
 @pytest.fixture
-async def both() -> AsyncIterator[Served]:
-    """The same routes behind two ports; at one, connections only parse."""
+async def server() -> AsyncIterator[Served]:
+    """Routes behind a port."""
     async with served() as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""The same routes behind two ports, in one process: at one, connections only parse."""
+"""Routes that say what they were asked, behind a port."""
 
 import asyncio
 import json
@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import cast
 
+from kernel.event_loop import Arrivals
+from kernel.exchange import Reply, Request, Route, json_reply
 from process.allowed_hosts import AllowedHosts
 from process.dispatch import Admission, Dispatcher
 from process.http_connection import HttpConnection, HttpService
 from process.listener import Listener
 from process.metrics import Metrics
-from tuff.disk.event_loop import Arrivals
+from tests.made_operations import made
 from tuff.protocol.errors import OverloadedError
-from tuff.protocol.exchange import Reply, Request, Route, json_reply
 
 REQUEST_BYTES_MAX = 2_000
 CONNECTIONS_MAX = 5
@@ -30,17 +31,17 @@ class Routes:
 
     def all(self) -> list[Route]:
         return [
-            *(Route(method, "/v1/echo/{name}", _echo) for method in ("GET", "POST", "PUT")),
-            Route("POST", "/v1/echo/fixed", _fixed),
-            Route("POST", "/v1/{kind}/{name}/deep", _echo),
-            *(Route(method, "/v1/between/{name}", _between) for method in ("GET", "POST")),
-            Route("POST", "/v1/slow", self._slow),
-            Route("GET", "/v1/large", _large),
-            Route("GET", "/v1/refused", _refused),
-            Route("GET", "/v1/bug", _bug),
-            Route("GET", "/v1/later", _later),
-            Route("GET", "/health/live", _echo),
-            Route("GET", "/metrics", _echo),
+            *(Route(made(method, "/v1/echo/{name}"), _echo) for method in ("GET", "POST", "PUT")),
+            Route(made("POST", "/v1/echo/fixed"), _fixed),
+            Route(made("POST", "/v1/{kind}/{name}/deep"), _echo),
+            *(Route(made(method, "/v1/between/{name}"), _between) for method in ("GET", "POST")),
+            Route(made("POST", "/v1/slow"), self._slow),
+            Route(made("GET", "/v1/large"), _large),
+            Route(made("GET", "/v1/refused"), _refused),
+            Route(made("GET", "/v1/bug"), _bug),
+            Route(made("GET", "/v1/later"), _later),
+            Route(made("GET", "/health/live"), _echo),
+            Route(made("GET", "/metrics"), _echo),
         ]
 
     async def _slow(self, request: Request) -> Reply:
@@ -81,7 +82,7 @@ async def _later(_request: Request) -> Reply:
 
 
 class Served:
-    """A Listener at `port`; at `parsing_port` its connections parse from the first request on."""
+    """A Listener at `port`."""
 
     def __init__(self) -> None:
         self.routes = Routes()
@@ -101,19 +102,9 @@ class Served:
 
     async def open(self) -> None:
         self.port = await self.listener.listen("127.0.0.1", 0)
-        self._parsing = await asyncio.get_running_loop().create_server(
-            self._parsing_connection, "127.0.0.1", 0
-        )
-        self.parsing_port = int(self._parsing.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         await self.listener.close(within_s=0)
-        self._parsing.close()
-
-    def _parsing_connection(self) -> HttpConnection:
-        connection = HttpConnection(self._service)
-        connection._begin_parsing()
-        return connection
 
     @property
     def connections(self) -> set[HttpConnection]:

@@ -3,9 +3,10 @@
 import weakref
 from pathlib import Path
 
+from kernel.exchange import Request
 from process.access_guard import AccessGuard
 from tests.secret_values import hash_of_token, token_of
-from tuff.protocol.exchange import Request
+from tuff.protocol.operations import POLL
 
 FILE = f"""
 [principals.a]
@@ -30,7 +31,7 @@ def test_a_name_that_is_too_long_for_a_topic_is_not_kept(tmp_path: Path) -> None
     kept = weakref.ref(name)
 
     guard.require_head(
-        "POST /v1/namespaces/{ns}/topics/{t}/poll",
+        POLL,
         Request(parameters, (), None, None, b"", authorization=f"Bearer {token_of('a')}"),
     )
     del name, parameters

@@ -3,20 +3,23 @@
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from access.audit import Act, Kind
+from access.audit import Act, ActKind
+from kernel.exchange import EMPTY_REPLY, Reply, Request, Route, problem_reply
 from process import audit_topic
 from process.access_guard import AccessGuard
 from process.audit_topic import AuditTopic
 from process.health import Check, Status, routes
 from tests.cluster.nodes import Spawned
-from tests.secret_values import CLUSTER_SECRET, hash_of_token
+from tests.made_operations import made
+from tests.secret_values import CLUSTER_SECRET, hash_of_token, token_of
 from tuff.protocol.errors import StorageUnavailableError, TopicExistsError, TuffError
-from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, problem_reply
 from tuff.protocol.ids import TopicId
+from tuff.protocol.operations import DELETE_TOPIC
 
 TOPIC = "/v1/namespaces/{ns}/topics/{t}"
 DOWN = StorageUnavailableError("the disk is full")
@@ -48,7 +51,7 @@ class Topic:
                 self.messages += map(json.loads, json.loads(request.body)["messages"])
             return EMPTY_REPLY
 
-        return Route(method, TOPIC + end, handle)
+        return Route(made(method, TOPIC + end), handle)
 
 
 def audit_of(topic: Topic, tmp_path: Path, spawned: Spawned) -> AuditTopic:
@@ -62,7 +65,7 @@ def audit_of(topic: Topic, tmp_path: Path, spawned: Spawned) -> AuditTopic:
         server="s1",
         now_ms=lambda: 7,
         spawn=spawned,
-        owner_of=lambda _pointer: None,
+        principal_of=lambda _pointer: None,
     )
     audit.connect(topic.routes())
     return audit
@@ -74,7 +77,7 @@ async def ticked(audit: AuditTopic, spawned: Spawned) -> None:
 
 
 def act(principal: str) -> Act:
-    return Act(kind=Kind.ADMINISTRATION, at_ms=5, principal=principal)
+    return Act(kind=ActKind.ADMINISTRATION, at_ms=5, principal=principal)
 
 
 @pytest.mark.parametrize("error", [DOWN, problem_reply(DOWN)], ids=["here", "at the owner"])
@@ -141,32 +144,53 @@ async def test_more_than_can_wait_is_logged_and_counted(
     assert audit.lost_count == 1
 
 
-async def test_a_forwarded_call_is_recorded_by_the_server_that_got_it(tmp_path: Path) -> None:
-    topic, spawned = Topic(), Spawned()
+class Watched:
+    """A call that tells its watchers its reply."""
+
+    is_answered = False
+
+    def __init__(self) -> None:
+        self.watchers: list[Callable[[Reply | Exception], None]] = []
+
+    def watch(self, watcher: Callable[[Reply | Exception], None], /) -> None:
+        self.watchers.append(watcher)
+
+    def reply(self, reply: Reply | Exception, /) -> None:
+        for watcher in self.watchers:
+            watcher(reply)
+
+
+@pytest.mark.parametrize(("name", "count"), [("a", 0), ("", 0), (None, 1)])
+async def test_a_forwarded_call_is_recorded_by_the_server_that_got_it(
+    tmp_path: Path, name: str | None, count: int
+) -> None:
+    topic, spawned, call = Topic(), Spawned(), Watched()
     audit = audit_of(topic, tmp_path, spawned)
+    proof = f"Bearer {token_of('a')}" if name is None else f"Tuff-Server {CLUSTER_SECRET} {name}"
+    request = Request({"ns": "n", "t": "t"}, (), None, None, b"", authorization=proof)
 
-    async def handle(_request: Request) -> Reply:
-        return EMPTY_REPLY
-
-    route = audit.recorded(Route("DELETE", TOPIC, handle))
-    for name in ("a", ""):
-        proof = f"Tuff-Server {CLUSTER_SECRET} {name}"
-        request = Request({"ns": "n", "t": "t"}, (), None, None, b"", authorization=proof)
-        await route.handler(request)
+    audit.watch(call, DELETE_TOPIC, request)
+    call.reply(EMPTY_REPLY)
     await ticked(audit, spawned)
 
-    assert topic.messages == []
+    assert len(topic.messages) == count
 
 
 async def test_a_server_that_is_down_still_answers_health_checks(tmp_path: Path) -> None:
-    audit = audit_of(Topic(), tmp_path, Spawned())
+    """Its reply is a problem of its own, and is not recorded."""
+    topic, spawned, call = Topic(), Spawned(), Watched()
+    audit = audit_of(topic, tmp_path, spawned)
     checks = {"storage": Check(Status.DOWN, "the disk is full")}
     (ready,) = (
-        audit.recorded(each)
+        each
         for each in routes(lambda: True, lambda: checks)
-        if each.path == "/health/ready"
+        if each.operation.path == "/health/ready"
     )
+    request = Request({}, (), None, None, b"")
 
-    reply = await ready.handler(Request({}, (), None, None, b""))
+    audit.watch(call, ready.operation, request)
+    reply = await ready.handler(request)
+    call.reply(reply)
 
     assert (reply.status, json.loads(reply.body)["status"]) == (503, "down")
+    assert topic.messages == []

@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from messaging.storage.engine import StoreError
-from messaging.storage.leveldb import LevelDbStore
+from kernel.event_loop import InThread
+from messaging.engines.engine import StoreError
+from messaging.engines.leveldb import LevelDbStore
 from process.component_link import ComponentLink
 from process.components import Components
 from process.directory_locks import DataDirectories
 from process.runtime import Runtime
 from process.settings import SettingsError, load
 from tests.process.manual_clock import ManualClock
-from tuff.disk.event_loop import InThread
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import TransactionType
+from tx.calls import StartRequest
 from tx.edits import InvalidReason
 from tx.outcomes import OpenTransaction, Outcome
 
@@ -88,7 +89,7 @@ async def components_over(
 
 
 async def published_in_progress(components: Components) -> int:
-    opened = await components.transactions.starts.start(TransactionType.SHORT, None, "writer")
+    opened = await components.transactions.completion.start(StartRequest(client="writer"))
     request = PublishRequest(pointer=opened.transaction_id, payloads=[b"held"])
     await components.messaging.publisher.publish(ORDERS, request)
     return opened.transaction_id
@@ -211,7 +212,8 @@ async def test_a_stored_payload_alone_holds_no_reader_back(
 ) -> None:
     async with components_over(tmp_path, manual) as components:
         await components.messaging.topics.create(ORDERS, {})
-        opened = await components.transactions.starts.start(TransactionType.LONG, None, "writer")
+        long = StartRequest(type=TransactionType.LONG, client="writer")
+        opened = await components.transactions.completion.start(long)
         request = PublishRequest(pointer=opened.transaction_id, payloads=[b"not yet"])
         await components.messaging.publisher.store(ORDERS, request)
 
@@ -234,9 +236,8 @@ async def test_a_block_that_a_crash_can_still_take_is_not_recorded(
         disk.clear()
         try:
             while components.transactions.durable.decided.image().highest_reserved == reserved:
-                await components.transactions.starts.start(
-                    TransactionType.SHORT, None, "needs pointers"
-                )
+                start = StartRequest(client="needs pointers")
+                await components.transactions.completion.start(start)
                 await asyncio.sleep(0)
             # Its first record comes while a block is being reserved, as after a failed write.
             await _link_of(components).tick()

@@ -85,7 +85,10 @@ async def test_the_last_answer_counts_while_a_disk_hangs() -> None:
     await asked.ask(disks)
     await asked.answer(0, free_mib=20)
     await asked.answer(1, free_mib=500)
-    lack = "only 20 MiB are free at /data/messages; no messages are taken"
+    lack = (
+        "only 20 MiB are free at /data/messages; no messages are taken; delete topics, truncate "
+        "them or shorten their time to live, or enlarge the disk"
+    )
     full = Check(Status.DOWN, lack, "full /data/messages")
     assert (disks.lack_of_space(), disks.check()) == (lack, full)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from kernel.exchange import Request
 from process.clock import JUMP_MS_MIN
 from process.components import Components
 from process.health import Check, HealthLog, Status
 from process.logging_setup import LineFormatter, log_to
 from tests.process.manual_clock import NS_PER_MS, ManualClock
 from tests.process.test_components import components_over
-from tuff.protocol.exchange import Request
 from tx.files import FileKind, list_files
 
 OK = Check(Status.OK, "well")
@@ -142,7 +142,7 @@ async def test_a_missing_message_store_is_logged_once(
 
 
 async def clock_of(components: Components) -> tuple[str, str]:
-    routes = {route.path: route for route in components._routes()}
+    routes = {route.operation.path: route for route in components._routes()}
     reply = await routes["/health/ready"].handler(Request({}, (), None, (), b""))
     check = json.loads(reply.body)["checks"]["clock"]
     return check["status"], check["detail"]

@@ -9,8 +9,9 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from messaging.groups.coordinator import GroupLags
+from messaging.groups.coordinator import GroupLags, Lag
 from messaging.groups.share_groups import ShareGroupLag
+from messaging.read.counts import MessageCount
 from messaging.retention.holds_and_positions import PositionLag
 from process import metrics
 from process.metrics import Gauge, LagReader, Lags, Metrics, no_lags
@@ -56,17 +57,31 @@ async def test_requests_are_counted_by_operation_and_class_of_status() -> None:
     assert counts == [2, 1]
 
 
+def _lags(*, behind_ms: int) -> Lags:
+    unread = MessageCount(5, is_lower_bound=True, oldest_ms=6_000)
+    position = PositionLag(
+        topic=TOPIC,
+        name="report",
+        behind_ms=behind_ms,
+        updated_at_ms=9_000,
+        unread=MessageCount(),
+    )
+    group = GroupLags(
+        namespace="default",
+        name="g",
+        members_count=3,
+        lags={"t:1": Lag(end=None, behind_ms=500, unread=unread)},
+    )
+    share_group = ShareGroupLag(topic=TOPIC, name="s", behind_ms=700)
+    return Lags([position], [group], [share_group], [(TOPIC, unread)], now_ms=10_000)
+
+
 async def test_figures_are_read_at_each_scrape() -> None:
     metrics = Metrics()
     held = [1.0]
 
     async def lags() -> Lags:
-        behind_ms = round(held[0] * 1000)
-        return Lags(
-            [PositionLag(topic=TOPIC, name="report", behind_ms=behind_ms, updated_at_ms=9_000)],
-            [GroupLags(namespace="default", name="g", members_count=3, behind_ms={"t:1": 500})],
-            [ShareGroupLag(topic=TOPIC, name="s", behind_ms=700)],
-        )
+        return _lags(behind_ms=round(held[0] * 1000))
 
     metrics.watch(
         [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, is_counter=True)],
@@ -86,6 +101,11 @@ async def test_figures_are_read_at_each_scrape() -> None:
     assert shown["tuff_group_members g default"] == 3
     assert shown["tuff_group_behind_seconds g default t:1"] == 0.5
     assert shown["tuff_share_group_behind_seconds s default t"] == 0.7
+    assert shown["tuff_group_unread_messages g default t:1"] == 5
+    assert shown["tuff_group_oldest_unread_seconds g default t:1"] == 4
+    assert shown["tuff_position_unread_messages default report t"] == 0
+    assert shown["tuff_position_oldest_unread_seconds default report t"] == 0
+    assert shown["tuff_topic_stored_messages default t"] == 5
 
 
 async def test_figures_of_one_name_differ_in_their_labels_and_one_may_be_unknown() -> None:
@@ -136,8 +156,8 @@ async def test_a_store_that_is_down_or_hangs_hides_no_other_metric(
     down = await reader.read()
 
     assert [(each.name, each.behind_ms) for each in shown.positions] == [("report", 0)]
-    assert [lag for lags in (*hung, down) for kind in lags for lag in kind] == []
-    assert len(hangs) == 2  # of positions and of groups, once for both scrapes
+    assert [lag for lags in (*hung, down) for kind in lags[:-1] for lag in kind] == []
+    assert len(hangs) == 3  # of positions, groups and topics, once for both scrapes
     assert (after.positions, again.positions) == ((), shown.positions)  # the first read had hung
     assert at_once == [again, again]
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from process.endpoints import ENDPOINTS
 from process.openapi import document
 from process.schemas import SCHEMAS
 from tests.http import contract
 from tuff.protocol.errors import BY_CODE
+from tuff.protocol.operations import OPERATIONS
 
 
 def test_the_document_follows_the_rules_of_openapi_3_1() -> None:
@@ -53,8 +53,8 @@ def test_each_call_returns_a_new_equal_document() -> None:
 
 
 def test_no_two_calls_share_a_name_or_an_address() -> None:
-    assert len({endpoint.name for endpoint in ENDPOINTS}) == len(ENDPOINTS)
-    assert len({(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}) == len(ENDPOINTS)
+    assert len({endpoint.name for endpoint in OPERATIONS}) == len(OPERATIONS)
+    assert len({(endpoint.method, endpoint.path) for endpoint in OPERATIONS}) == len(OPERATIONS)
 
 
 def test_every_code_of_the_protocol_can_be_answered_by_some_call() -> None:

@@ -5,17 +5,19 @@ from collections.abc import Callable
 
 import pytest
 
+from kernel.event_loop import Arrivals
+from kernel.exchange import Reply, Request, Route, json_reply
 from process import session
 from process.connections import Connections
 from process.dispatch import Admission, Dispatcher
 from process.metrics import Metrics
 from process.session import Session, Sessions
 from tests.process.served import turns
-from tuff.disk.event_loop import Arrivals
-from tuff.protocol.exchange import Reply, Request, Route, json_reply
-from tuff.protocol.session_frames import OPERATIONS, FrameReader, Kind, frame
+from tuff.protocol.operations import BY_NUMBER
+from tuff.protocol.operations import POLL as POLL_OPERATION
+from tuff.protocol.session_frames import FrameReader, Kind, frame
 
-POLL = next(number for number, each in OPERATIONS.items() if each[1].endswith("/poll"))
+POLL = POLL_OPERATION.number
 HEAD = Request({}, (), None, None, b"")
 
 
@@ -62,12 +64,13 @@ class World:
     def __init__(self) -> None:
         self.called: list[str] = []
         self.reply_bytes = 0
-        routes = [Route(*each, self._answer) for each in OPERATIONS.values()]
+        routes = [Route(each, self._answer) for each in BY_NUMBER.values()]
         admission = Admission(pending_max=9_999, waiting=lambda: 0, arrivals=Arrivals())
         admission.open()
+        dispatcher = Dispatcher(admission, Metrics(), elapsed_s=lambda: 0.0)
         sessions = Sessions(
             routes,
-            Dispatcher(admission, Metrics(), elapsed_s=lambda: 0.0),
+            dispatcher,
             Connections(),
             max_request_bytes=1_000,
             refusal=lambda _head: None,

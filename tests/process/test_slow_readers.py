@@ -18,17 +18,17 @@ PIECE_BYTES = 1 << 18
 RECEIVED_BYTES = 1 << 16  # that the kernel takes for the client, so that the server sees it read
 
 
-@pytest.fixture(params=["plain", "parsed"])
-async def way(request: pytest.FixtureRequest, both: Served) -> "Way":
-    return Way(both, is_plain=request.param == "plain")
+@pytest.fixture
+async def way(server: Served) -> "Way":
+    return Way(server)
 
 
 class Way:
-    """One of the two ways of reading, and the slow readers that are watched."""
+    """The way to the server, and the slow readers that are watched."""
 
-    def __init__(self, both: Served, *, is_plain: bool) -> None:
-        self.port = both.port if is_plain else both.parsing_port
-        self._connections = both.connections
+    def __init__(self, server: Served) -> None:
+        self.port = server.port
+        self._connections = server.connections
 
     @property
     def count(self) -> int:
@@ -88,12 +88,12 @@ async def test_a_client_that_has_not_read_for_less_than_a_minute_is_kept(way: Wa
         assert way.count == 1
 
 
-async def test_a_connection_that_closes_is_watched_until_all_is_read(both: Served) -> None:
+async def test_a_connection_that_closes_is_watched_until_all_is_read(server: Served) -> None:
     """Its transport says that the client has nearly all, and never closes while it has not all."""
-    async with behind(both.port) as (_, writer):
+    async with behind(server.port) as (_, writer):
         writer.write(LARGE)
-        watched = await Way(both, is_plain=True).unread()
-        (connection,) = both.connections
+        watched = await Way(server).unread()
+        (connection,) = server.connections
 
         connection.close()
         connection.resume_writing()

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from process.settings import load
 from server import EXIT_USAGE
 from tests.http.process import ServerProcess
+from tests.programs import needs
 
 CONF = Path(__file__).parents[2] / "conf"
 UNIT = CONF / "systemd/tuff.service"
@@ -70,7 +70,7 @@ def test_the_unit_and_the_other_files_agree() -> None:
         assert f"\nd {argument.removesuffix('/tuff.toml')} " in directories
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+@needs("systemd-analyze")
 @pytest.mark.parametrize("name", ["tuff.service", "tuff@.service"])
 def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
     # Its programs are not installed here.

@@ -15,6 +15,7 @@ from tuff.protocol.errors import (
 
 STATUS_OF_CODE = {
     "bad_request": 400,
+    "future_position": 400,
     "invalid_name": 400,
     "invalid_topic_properties": 400,
     "partition_required": 400,
@@ -55,6 +56,9 @@ STATUS_OF_CODE = {
     "transaction_committed": 409,
     "transaction_aborted": 409,
     "transactions_in_progress": 409,
+    "start_withdrawn": 409,
+    "request_forgotten": 409,
+    "request_id_reused": 409,
     "transaction_prepared": 409,
     "transaction_not_prepared": 409,
     "sink_in_use": 409,
@@ -79,6 +83,7 @@ STATUS_OF_CODE = {
     "transactions_unavailable": 503,
     "too_many_prepared": 503,
     "storage_unavailable": 503,
+    "storage_outcome_unknown": 503,
     "archive_unavailable": 503,
     "shutting_down": 503,
     "starting": 503,
@@ -145,6 +150,6 @@ def test_trying_again_is_safe_only_where_the_server_did_nothing() -> None:
 
     assert safe == {
         "overloaded", "ownership_moving", "quota_exceeded", "shutting_down", "starting",
-        "too_many_prepared",
+        "storage_unavailable", "too_many_prepared",
     }  # fmt: skip
     assert OverloadedError("full").retry_safe

@@ -1,5 +1,6 @@
 """Names, and message ids: 20 bytes whose order is that of messages (protocol §1, design §5)."""
 
+import pickle
 import string
 from contextlib import nullcontext
 
@@ -13,12 +14,15 @@ from tuff.protocol.ids import (
     LAST_ID,
     SEQ_ID_LIMIT,
     TIMESTAMP_LIMIT,
+    DelayedId,
     MessageId,
     Offset,
+    PartitionId,
     TopicId,
     check_name,
     past_group,
     topic_id,
+    topic_of,
 )
 
 TIMESTAMPS = st.integers(0, TIMESTAMP_LIMIT - 1)
@@ -121,7 +125,7 @@ def test_a_topic_is_written_with_a_colon_that_no_name_can_hold() -> None:
     assert str(TopicId("shop", "orders")) == "shop:orders"
 
 
-@pytest.mark.parametrize("name", ["t:delayed", "t:12:delayed", "t:group"])
+@pytest.mark.parametrize("name", ["t:g:share", "t:12:g:share", "t:group"])
 def test_a_log_that_belongs_to_a_topic_has_a_name_that_no_request_may_use(name: str) -> None:
     assert str(TopicId("n", name)) == f"n:{name}"
     with pytest.raises(InvalidNameError):
@@ -130,8 +134,8 @@ def test_a_log_that_belongs_to_a_topic_has_a_name_that_no_request_may_use(name: 
 
 @pytest.mark.parametrize(
     "name",
-    ["t:", "t:0:delayed", "t:01", "t:10000", "t:x", "t:1:2", "t:delayed:1", "t:group:1", ":1",
-     "t:1:", "t:\u0661", "t:1\n"],
+    ["t:", "t:0:g:share", "t:01", "t:10000", "t:x", "t:1:2", "t:g:share:1", "t:group:1", ":1",
+     "t:1:", "t:\u0661", "t:1\n", "t:delayed"],
 )  # fmt: skip
 def test_other_parts_of_a_name_are_refused(name: str) -> None:
     with pytest.raises(InvalidNameError):
@@ -142,7 +146,7 @@ def test_other_parts_of_a_name_are_refused(name: str) -> None:
     ("name", "unit"),
     [
         ("orders", "orders"), ("orders:0", "orders"), ("orders:12", "orders"),
-        ("orders:delayed", "orders"), ("orders:12:delayed", "orders"),
+        ("orders:g:share", "orders"), ("orders:12:g:share", "orders"),
         ("orders:group", "orders:group"),
     ],
 )  # fmt: skip
@@ -161,7 +165,7 @@ def test_a_partition_is_named_by_its_number(number: int) -> None:
 
 
 def test_a_topic_has_no_number() -> None:
-    for name in ("t", "t:delayed", "t:12:delayed"):
+    for name in ("t", "t:g:share", "t:12:g:share"):
         topic = TopicId("n", name)
         assert (topic.number, topic.base, topic.log) == (None, TopicId("n", "t"), topic)
 
@@ -170,3 +174,78 @@ def test_a_topic_has_no_number() -> None:
 def test_there_is_no_partition_of_another_number(number: int) -> None:
     with pytest.raises(InvalidNameError):
         TopicId("n", "t").partition(number)
+
+
+def test_an_id_is_shown_as_the_hex_that_every_other_place_shows() -> None:
+    message = MessageId(1, 2, 3, 4)
+    delayed = DelayedId(1, Offset(2, 3))
+
+    assert repr(message) == f"MessageId.from_hex({message.hex()!r})"
+    assert repr(delayed) == f"DelayedId.from_hex({delayed.hex()!r})"
+
+
+@pytest.mark.parametrize("text", ["shop:orders/3", "shop:orders:3"])
+def test_a_text_names_a_partition_as_programs_and_as_http_write_it(text: str) -> None:
+    found = topic_of(text)
+
+    assert found == topic_of("shop:orders").partition(3) == PartitionId("shop", "orders:3")
+    assert isinstance(found, PartitionId)
+    assert found.number == 3
+    assert found.base == TopicId("shop", "orders") == topic_of("shop:orders")
+
+
+def test_a_topic_with_a_slash_in_its_text_is_never_a_topic() -> None:
+    assert topic_of("shop:orders/0") != topic_of("shop:orders")
+    assert topic_of("shop:orders/0").log == topic_of("shop:orders")
+
+
+def test_a_value_that_names_a_topic_is_taken_as_it_is() -> None:
+    for topic in (TopicId("shop", "orders"), PartitionId("shop", "orders:3")):
+        assert topic_of(topic) is topic
+        assert topic_of(str(topic)) == topic
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "orders",
+        ":orders",
+        "shop:",
+        "shop/orders",
+        "shop:/3",
+        "shop:orders/",
+        "shop:orders/x",
+        "shop:orders/-1",
+        "shop:orders/03",
+        "shop:orders/10000",
+        "shop:orders/3/4",
+        "shop:orders:3/4",
+        "shop:orders:billing:share",
+        "shop:billing:group",
+        "shop:orders:x",
+    ],
+)
+def test_a_text_that_names_no_topic_is_refused_with_the_forms_that_do(text: str) -> None:
+    with pytest.raises(InvalidNameError, match=r"'shop:orders'.*'shop:orders/3'"):
+        topic_of(text)
+
+
+@pytest.mark.parametrize("value", [None, 3, b"shop:orders", ("shop", "orders")])
+def test_another_type_names_no_topic(value: object) -> None:
+    with pytest.raises(TypeError, match=r"is no topic.*'shop:orders'"):
+        topic_of(value)
+
+
+def test_a_log_is_one_key_as_a_topic_and_as_a_partition() -> None:
+    ids = [TopicId("n", "t:1"), PartitionId("n", "t:1"), TopicId("n", "t"), TopicId("m", "t:2")]
+
+    assert len({*ids}) == 3
+    assert sorted(ids) == [ids[3], ids[2], ids[0], ids[1]]
+    assert pickle.loads(pickle.dumps(ids)) == ids
+
+
+@pytest.mark.parametrize("name", ["t", "t:x", "t:g:share", "g:group"])
+def test_a_name_without_a_number_is_no_partition(name: str) -> None:
+    with pytest.raises(InvalidNameError):
+        PartitionId("n", name)

@@ -117,6 +117,12 @@ PROGRAMS: Sequence[Program] = (
         full="tests.faults.sql --kills 1000 --transactions 100000",
     ),
     Program(
+        name="sql_groups", promises=(4, 9),
+        attack="members of a group killed and suspended whose positions are in PostgreSQL",
+        scaled="tests.faults.sql_groups --faults 24",
+        full="tests.faults.sql_groups --faults 300 --messages 30000",
+    ),
+    Program(
         name="mariadb", promises=(4, 9), shares_cores=True,
         attack="the question whether MariaDB committed, at each isolation level",
         scaled=f"{PYTEST} tests/sql/test_mariadb.py",

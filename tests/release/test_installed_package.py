@@ -3,21 +3,28 @@
 A wheel that lacks a file works in every test that runs in the checkout; only these tests see it.
 """
 
+import json
 import os
 import subprocess
 import sys
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.http.process import serve
+from tests.release.pythons import pythons
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 600  # seconds for one program; the installation of Spark takes most of it
 
-Install = Callable[[str], Path]
+PYTHONS = pythons()
+CLIENT_PACKAGES_MAX = 4
+CLIENT_BYTES_MAX = 12 << 20
+
+Install = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +38,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def install(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Install:
-    """Installs the wheel with some extras into a new environment; the directory of its programs."""
+    """Installs the wheel with some extras into a new environment of a Python; the directory of its
+    programs. Only wheels are taken, since a user has no compiler, and PySpark, which has none and
+    needs none."""
 
-    def install(requirement: str) -> Path:
+    def install(requirement: str, python: str = sys.executable) -> Path:
         home = tmp_path_factory.mktemp("environment")
-        venv.create(home, with_pip=True)
-        packages = requirement.format(wheel=wheel).split()
+        run([python, "-m", "venv", str(home)], home)
+        wheels = ("--only-binary", ":all:", "--no-binary", "pyspark")
+        packages = [*requirement.format(wheel=wheel).split(), *wheels]
         run([str(home / "bin/python"), "-m", "pip", "install", "--quiet", *packages], home)
         return home / "bin"
 
@@ -66,16 +76,102 @@ def activated(programs: Path) -> dict[str, str]:
     return {**outside, "PATH": f"{programs}{os.pathsep}{outside['PATH']}"}
 
 
-def test_the_client_without_a_server_names_the_package_to_install(
+PROGRAM_OF_A_CLIENT = """
+import sys
+import tuff
+
+with tuff.Client(sys.argv[1]) as client:
+    topic = tuff.TopicId("default", "greetings")
+    client.topics.create(topic)
+    client.publish(topic, "hello")
+    with client.transaction() as tx:
+        tx.publish(topic, "world")
+    print([message.payload for message in client.poll(topic, isolation="committed")])
+"""
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_a_client_alone_is_small_and_does_all_that_a_client_does(
+    install: Install, tmp_path: Path, version: str
+) -> None:
+    programs = install("{wheel}", PYTHONS[version])
+    (tmp_path / "mine.py").write_text(PROGRAM_OF_A_CLIENT)
+
+    with serve(tmp_path / "server") as server:
+        printed = run([str(programs / "python"), "mine.py", server.url], tmp_path)
+
+    assert printed == "[b'hello', b'world']\n"
+    listed = run([str(programs / "python"), "-m", "pip", "list", "--format=json"], tmp_path)
+    tools = {"pip", "setuptools"}  # of the new environment itself
+    packages = {each["name"] for each in json.loads(listed.splitlines()[0])} - tools
+    assert packages == {"msgpack", "orjson", "tuff-messaging"}
+    assert len(packages) <= CLIENT_PACKAGES_MAX
+    assert size_of(programs.parent, tools) <= CLIENT_BYTES_MAX
+
+
+def size_of(environment: Path, without: set[str]) -> int:
+    """The bytes of the packages that are installed, their byte code included."""
+    (packages,) = environment.glob("lib/python*/site-packages")
+    others = tuple(without | {"pkg_resources", "_distutils_hack", "distutils-precedence"})
+    return sum(
+        file.stat().st_size
+        for directory in packages.iterdir()
+        if not directory.name.startswith(others)
+        for file in [directory, *directory.rglob("*")]
+        if file.is_file()
+    )
+
+
+def test_the_commands_of_a_client_alone_name_the_extra_to_install(
     install: Install, tmp_path: Path
 ) -> None:
     programs = install("{wheel}")
 
+    command = run([str(programs / "tuff"), "--help"], tmp_path, code=1)
+    pipeline = run([str(programs / "tuff-pipeline"), "--help"], tmp_path, code=1)
+
+    how = "which is not installed; pip install 'tuff-messaging"
+    assert command == f"tuff: the command tuff needs click, {how}[cli]'\n"
+    assert pipeline == f"tuff-pipeline: tuff-pipeline needs click, {how}[spark]'\n"
+
+
+def test_what_needs_an_extra_names_it_in_a_client_alone(install: Install, tmp_path: Path) -> None:
+    python = install("{wheel}") / "python"
+    needs = {
+        "import tuff.otel": "otel",
+        "import tuff.sql.psycopg": "psycopg",
+        "import tuff.sql.asyncpg": "asyncpg",
+        "import tuff.sql.sqlalchemy": "sqlalchemy",
+        "import tuff.sql.django": "django",
+        "import tuff; tuff.AsyncClient()": "aio",
+        "import tuff; tuff.TransactionalTable": "tables",
+        "import tuff; tuff.avro_serializer({})": "avro",
+        "import pyspark_tuff": "spark",
+        "import pyspark_tuff.table": "spark",
+    }
+
+    said = {each: run([str(python), "-c", each], tmp_path, code=1) for each in needs}
+
+    for program, extra in needs.items():
+        last = said[program].splitlines()[-1]
+        assert last.endswith(f"which is not installed; pip install 'tuff-messaging[{extra}]'")
+
+
+def test_the_command_without_a_server_names_the_extra_to_install(
+    install: Install, tmp_path: Path
+) -> None:
+    programs = install("{wheel}[cli]")
+
     version = run([str(programs / "tuff"), "--version"], tmp_path)
     refusal = run([str(programs / "tuff"), "serve"], tmp_path, code=1)
+    refused_tables = run([str(programs / "tuff"), "hbase", "status"], tmp_path, code=1)
+    resolve = ["sql", "resolve", "mysql://m/db", "--database", "db"]
+    refused_driver = run([str(programs / "tuff"), *resolve], tmp_path, code=2)
 
     assert version == "tuff 0.1.0\n"
     assert "pip install 'tuff-messaging[server]'" in refusal
+    assert "pip install 'tuff-messaging[hbase]'" in refused_tables
+    assert "pip install 'tuff-messaging[sqlalchemy]'" in refused_driver
 
 
 TEST_OF_A_USER = """
@@ -88,10 +184,11 @@ def test_a_message_is_read_back(tuff_client, tuff_topic):
 """
 
 
+@pytest.mark.parametrize("version", PYTHONS)
 def test_the_server_and_the_pytest_plugin_work_without_the_checkout(
-    install: Install, tmp_path: Path
+    install: Install, tmp_path: Path, version: str
 ) -> None:
-    programs = install("{wheel}[server] pytest")
+    programs = install("{wheel}[server] pytest", PYTHONS[version])
     (tmp_path / "test_mine.py").write_text(TEST_OF_A_USER)
 
     tested = run([str(programs / "python"), "-m", "pytest", "-q", "test_mine.py"], tmp_path)

@@ -4,10 +4,14 @@ A request is a coroutine. Its reply is recorded and checked at the moment it com
 crashes first, the request ends without a reply and may have been applied or not.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
+from kernel.event_loop import FutureTask
 from tests.simulation import invariants, retention_checks, sink_writers
+from tests.simulation.delayed import DelayedClient, DelayedPublish
 from tests.simulation.holds_and_positions import HoldsAndPositions
 from tests.simulation.invariants import BrokenPromiseError, require
 from tests.simulation.observations import (
@@ -25,7 +29,6 @@ from tests.simulation.observations import (
 )
 from tests.simulation.readers import Readers, state_named_by
 from tests.simulation.server import SimulatedServer
-from tuff.disk.event_loop import FutureTask
 from tuff.protocol.errors import (
     BadRequestError,
     TopicExistsError,
@@ -40,7 +43,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.commit_and_abort import BegunCommit, CommitRequest
+from tx.calls import Commit, StartRequest
 from tx.outcomes import OpenTransaction, Outcome
 
 FIRST, LAST = Offset(0, 1), Offset(1 << 50, 0)
@@ -55,12 +58,14 @@ class Client:
         self._serial = 0
         self.readers = Readers(observed, server, self.note_state)
         self.holds_and_positions = HoldsAndPositions(observed, server, self._sent)
+        self.delayed = DelayedClient(observed, server, self._sent)
 
     def use_server(self, server: SimulatedServer) -> None:
         """The server was started again."""
         self._server = server
         self.readers.use_server(server)
         self.holds_and_positions.use_server(server)
+        self.delayed.use_server(server)
 
     def payloads(self, count: int) -> tuple[bytes, ...]:
         """New payloads, each of them used once."""
@@ -74,7 +79,9 @@ class Client:
         highest_before = observed.highest_pointer
         kind = TransactionType.LONG if is_long else TransactionType.SHORT
         try:
-            opened = await self._server.transactions.starts.start(kind, timeout_s, "")
+            opened = await self._server.transactions.completion.start(
+                StartRequest(type=kind, timeout_s=timeout_s, client="")
+            )
         except UnavailableError:
             return
         tx = Tx(
@@ -93,7 +100,7 @@ class Client:
     async def checkpoint(self, tx: Tx) -> None:
         highest_before = self._observed.highest_pointer
         with self._learning_from(tx):
-            opened = await self._server.transactions.starts.checkpoint(tx.id)
+            opened = await self._server.transactions.completion.checkpoint(tx.id)
             pointer = opened.transaction.write_pointer
             require(
                 9, invariants.pointers_rise(self._observed, pointer, highest_before=highest_before)
@@ -133,47 +140,32 @@ class Client:
             )
             # A read-only commit waits for no sync, so a crash may undo it after its reply.
             if not read_only:
-                self._committed(tx, outcome, invoked)
+                self._committed(tx, outcome.published, invoked)
 
     async def commit_together(
         self, commits: Sequence[tuple[Tx, frozenset[bytes] | None, list[Publish]]]
     ) -> None:
-        """Commit them as one read of a session does: those that wait for nothing but the disk in
-        two groups, with and without messages, and each of the others by itself."""
-        completion = self._server.transactions.completion
-        groups: dict[bool, list[tuple[Tx, int, BegunCommit]]] = {False: [], True: []}
-        left = []
+        """Commit them as one batch of calls does."""
+        works, makes = [], []
         for tx, changes, entries in commits:
             publish = self._to_publish(tx, changes, entries)
             invoked = self._observed.moment()
             tx.commit_invoked = min(tx.commit_invoked, invoked)
-            begun = None
-            with self._learning_from(tx, invoked):
-                request = CommitRequest(changes=changes, publish=publish)
-                begun = completion.begin_commit(tx.id, request)
-            if begun is None:
-                left.append((tx, changes, entries))
-            else:
-                groups[bool(publish)].append((tx, invoked, begun))
-        works = [self._end_together(group) for group in groups.values() if group]
-        works += [self.commit(*each) for each in left]
+            done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            makes.append(Commit(partial(_settle, done), tx.id, changes, publish))
+            works.append(self._ended(tx, invoked, done))
         tasks = [FutureTask(work, refusals=TuffError) for work in works]
         for task in tasks:
             task.go_on()
+        self._server.transactions.completion.take(makes)
         for task in tasks:
             await task.done
 
-    async def _end_together(self, group: list[tuple[Tx, int, BegunCommit]]) -> None:
-        begun = [each for *_, each in group]
-        try:
-            outcomes = await self._server.transactions.completion.ended(begun)
-        except UnavailableError:
-            return
-        for (tx, invoked, _), outcome in zip(group, outcomes, strict=True):
-            with self._learning_from(tx, invoked):
-                if isinstance(outcome, Exception):
-                    raise outcome
-                self._committed(tx, outcome, invoked)
+    async def _ended(self, tx: Tx, invoked: int, done: "asyncio.Future[object]") -> None:
+        with self._learning_from(tx, invoked):
+            published = await done
+            assert isinstance(published, tuple)
+            self._committed(tx, published, invoked)
 
     def _to_publish(
         self,
@@ -200,7 +192,11 @@ class Client:
                 pointer=each.pointer,
             )
             for each in tx.entries
-        ]
+        ] + [each.entry() for each in self._delayed_of(tx)]
+
+    def _delayed_of(self, tx: Tx) -> list[DelayedPublish]:
+        """The delayed messages that the commit of the transaction brings."""
+        return [each for each in self.delayed.publishes if each.tx is tx and each.is_final]
 
     def _surely_noted(self, tx: Tx, *, leaves_them: bool) -> frozenset[bytes]:
         """The changes of can-commits that a successful commit certainly includes.
@@ -212,17 +208,20 @@ class Client:
         newest = max(tx.noted, default=since) if leaves_them else since
         return frozenset(tx.noted.get(newest, ()))
 
-    def _committed(self, tx: Tx, outcome: Outcome, invoked: int) -> None:
-        if tx.published is not None and tx.published != outcome.published:
+    def _committed(self, tx: Tx, published: tuple[RollbackDetail, ...], invoked: int) -> None:
+        if tx.published is not None and tx.published != published:
             raise BrokenPromiseError(f"promise 9: a repeated commit of {tx.id} published again")
-        self.note_state(tx, invoked, outcome.state.value, None)
-        self._published(tx, outcome.published)
+        self.note_state(tx, invoked, "committed", None)
+        self._published(tx, published)
 
     def _published(self, tx: Tx, published: tuple[RollbackDetail, ...]) -> None:
-        if tx.published is None and len(published) == len(tx.entries or ()):
+        entries, delayed = tx.entries or (), self._delayed_of(tx)
+        if tx.published is None and len(published) == len(entries) + len(delayed):
             tx.published = published
-            for publish, detail in zip(tx.entries or (), published, strict=True):
+            for publish, detail in zip(entries, published, strict=False):
                 self._done(publish, detail.first, detail.last)
+            for each in delayed:
+                each.end(self._observed.moment(), Applied.YES)
 
     async def run(self, run: Run) -> None:
         """A transaction in one call; its id is not known before its commit."""
@@ -268,7 +267,8 @@ class Client:
             tx.abort_invoked = min(tx.abort_invoked, invoked)
         with self._learning_from(tx, invoked):
             if outcome == "commit":
-                self._committed(tx, await completion.commit_prepared(tx.id), invoked)
+                committed = await completion.commit_prepared(tx.id)
+                self._committed(tx, committed.published, invoked)
             else:
                 ended = await completion.abort_prepared(tx.id)
                 self.note_state(tx, invoked, ended.state.value, _reason(ended))
@@ -413,7 +413,9 @@ class Client:
         except UnavailableError as error:
             if tx is None and error.code == "transactions_unavailable":
                 raise BrokenPromiseError(f"promise 7: a plain request got {error}") from error
-            request.end(observed.moment(), Applied.UNKNOWN)
+            # A refusal that says that nothing was done is held to it.
+            is_proven = tx is None and error.retry_safe
+            request.end(observed.moment(), Applied.NO if is_proven else Applied.UNKNOWN)
         except TuffError as error:
             request.end(observed.moment(), Applied.NO)
             if tx is not None and isinstance(error, TransactionNotInProgressError):
@@ -453,3 +455,12 @@ class Client:
 
 def _reason(outcome: Outcome) -> str | None:
     return None if outcome.reason is None else outcome.reason.value
+
+
+def _settle(done: "asyncio.Future[object]", result: object) -> None:
+    if done.done():
+        return
+    if isinstance(result, Exception):
+        done.set_exception(result)
+    else:
+        done.set_result(result)

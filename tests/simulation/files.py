@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import process.disk_space
-import tuff.disk.files
+import tuff_storage.disk.files
 import tx.wal
 from tests.simulation.disk import Disk, Inode
 
@@ -61,6 +61,9 @@ class SimPath:
     def exists(self) -> bool:
         return self.is_file() or self.is_dir()
 
+    def stat(self) -> "SimStat":
+        return SimStat(len(self._inode().data))
+
     def read_bytes(self) -> bytes:
         return bytes(self._inode().data)
 
@@ -82,6 +85,12 @@ class SimPath:
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, f"there is no {self}")
         return inode
+
+
+class SimStat(NamedTuple):
+    """As much of `os.stat_result` as the components use."""
+
+    st_size: int
 
 
 class SimFile:
@@ -168,7 +177,7 @@ class Usage:
 
 
 _REPLACED: tuple[tuple[Any, str, object], ...] = (
-    (tuff.disk.files, "os", SimOs),
+    (tuff_storage.disk.files, "os", SimOs),
     (tx.wal, "os", SimOs),
     (process.disk_space, "shutil", SimShutil),
 )

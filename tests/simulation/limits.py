@@ -9,13 +9,13 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from unittest.mock import patch
 
-import messaging.read.scan
-import messaging.read.tail_cache
+import messaging.log.pointer_index
+import messaging.log.scan
+import messaging.log.tail_cache
+import messaging.model.packed_rows
 import messaging.retention.cleaner
-import messaging.storage.packed_rows
-import messaging.storage.pointer_index
 import messaging.write.group_commit
-import messaging.write.settle_and_mark
+import messaging.write.transaction_rows
 import tx.manager
 import tx.outcomes
 import tx.pointer_reservation
@@ -37,16 +37,16 @@ SMALL: Limits = (
     (tx.manager, "LOGGED_COUNT_MAX", 10),
     (tx.snapshot_view, "ONE_BY_ONE_COUNT_MAX", 1),
     (messaging.write.group_commit, "BATCH_COUNT_MAX", 3),
-    (messaging.write.settle_and_mark, "MARK_ROWS_MAX", 2),
-    (messaging.write.group_commit, "SETTLED_PER_BATCH_MAX", 2),
-    (messaging.storage.pointer_index, "ENDED_COUNT_MAX", 2),
-    (messaging.storage.packed_rows, "PACKED_COUNT_MAX", 2),
-    (messaging.read.scan, "SCAN_ROWS_MAX", 3),
+    (messaging.write.transaction_rows, "ROLLBACK_ROWS_MAX", 2),
+    (messaging.write.group_commit, "ENDED_PER_BATCH_MAX", 2),
+    (messaging.log.pointer_index, "ENDED_COUNT_MAX", 2),
+    (messaging.model.packed_rows, "PACKED_COUNT_MAX", 2),
+    (messaging.log.scan, "SCAN_ROWS_MAX", 3),
     (messaging.retention.cleaner, "CHUNK_ROWS_MAX", 3),
     (messaging.retention.cleaner, "PATROL_ROWS_MAX", 6),
-    (messaging.read.tail_cache, "DECIDED_COUNT_MAX", 2),
-    (messaging.read.tail_cache, "FRESH_FLAGGED_COUNT_MAX", 4),
-    (messaging.read.tail_cache, "CHANGED_COUNT_MAX", 5),
+    (messaging.log.tail_cache, "DECIDED_COUNT_MAX", 2),
+    (messaging.log.tail_cache, "FRESH_FLAGGED_COUNT_MAX", 4),
+    (messaging.log.tail_cache, "CHANGED_COUNT_MAX", 5),
 )
 
 

@@ -38,7 +38,8 @@ OCCASIONAL = {
     "read_all": 4, "concurrent_recoveries": 2, "restart": 3, "rollback": 4, "run": 4,
     "snapshot": 3, "start_brief": 4, "start_long": 4, "start_service": 3, "stop_service": 2,
     "offsets_and_splits": 2, "sweep": 6, "truncate": 3, "unsynced_log_name": 1, "wait_long": 3,
-    "prepare": 4, "resolve": 3, "commit_together": 4,
+    "prepare": 4, "resolve": 3, "commit_together": 4, "delay": 4, "delay_tx": 5,
+    "commit_delayed": 3, "cancel_delayed": 2,
 }  # fmt: skip
 
 CLOCK_STEPS_MS = (

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("tuff", "tx", "messaging", "metadata", "cluster", "access", "console", "process")
+COPIED = (
+    "tuff", "tuff_storage", "kernel", "tx", "messaging", "metadata", "cluster", "access",
+    "console", "process",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +57,43 @@ BUGS = (
     ),
     planted(
         "message-ids-follow-a-clock-that-is-set-back",
-        "messaging/storage/sequencer.py",
+        "messaging/log/sequencer.py",
         "if now_ms > last.timestamp_ms:",
         "if now_ms != last.timestamp_ms:",
     ),
     planted(
         "high-water-mark-lost-in-a-restart",
-        "messaging/storage/store_state.py",
+        "messaging/log/store_state.py",
         "self.sequencer.raise_above(loaded.last_batch.last)",
         "pass",
     ),
     planted(
         "conflicts-not-checked-at-commit",
-        "tx/commit_and_abort.py",
-        "if conflict is not None:",
-        "if False:",
+        "tx/decide.py",
+        "(conflict := state.committers.conflict(opened.transaction, changes)) is not None",
+        "(conflict := None) is not None",
     ),
     planted(
         "commits-of-one-write-get-the-ids-of-each-other",
         "messaging/write/publish.py",
-        "for commit, offsets in zip(commits, written, strict=True)",
-        "for commit, offsets in zip(commits, written[::-1], strict=True)",
+        "        details = iter(put)\n",
+        "        details = iter(put[::-1])\n",
     ),
     planted(
         "commit-recorded-although-its-rows-failed",
-        "tx/commit_and_abort.py",
-        "                if isinstance(rows, Exception):\n",
-        "                if isinstance(rows, Exception) and (rows := []):\n",
+        "tx/machine.py",
+        "        if isinstance(rows, Exception):\n            lsn",
+        "        if isinstance(rows, Exception) and (rows := []):\n            lsn",
     ),
     planted(
         "undecided-rows-skipped",
-        "messaging/read/visibility.py",
-        "else Verdict.HOLD",
+        "messaging/model/visibility.py",
+        "else Verdict.BLOCK",
         "else Verdict.SKIP",
     ),
     planted(
         "rolled-back-rows-visible",
-        "messaging/read/visibility.py",
+        "messaging/model/visibility.py",
         "if pointer < 0 or holds(snapshot.invalids, pointer):",
         "pointer = abs(pointer)\n    if holds(snapshot.invalids, pointer):",
     ),
@@ -102,13 +105,13 @@ BUGS = (
     ),
     planted(
         "checksum-of-log-records-not-checked",
-        "tuff/disk/records.py",
+        "tuff_storage/disk/records.py",
         "if crc32(body, crc32(data[offset : offset + 4])) != expected:",
         "if False:",
     ),
     planted(
         "retention-deletes-the-current-generation",
-        "messaging/retention/expiry.py",
+        "messaging/model/expiry.py",
         "return generation < abs(current) or",
         "return generation <= abs(current) or",
     ),
@@ -116,7 +119,7 @@ BUGS = (
         "rollback-marks-rows-of-other-transactions",
         (
             Change(
-                "messaging/write/group_commit.py",
+                "messaging/write/write_batch.py",
                 "return row if row.tx_pointer == pointer else None",
                 "return None if row.tx_pointer is None else row",
             ),
@@ -129,52 +132,55 @@ BUGS = (
     ),
     planted(
         "snapshot-contains-edits-that-are-not-durable",
-        "tx/start_and_checkpoint.py",
-        "seen = self._durable.state.seen",
-        "seen = self._durable.state.lsn",
+        "tx/machine.py",
+        "state.seen, lease, caller_principal",
+        "state.lsn, lease, caller_principal",
     ),
     planted(
         "commit-cut-off-by-a-crash-stays-open",
         "tx/manager.py",
-        "cut_off = self._rows.final_pointers() | self._locks.claiming()",
+        "cut_off = self._rows.final_pointers() | self._under_way.claiming()",
         "cut_off: set[int] = set()",
     ),
     planted(
         "rename-not-synced",
-        "tuff/disk/files.py",
+        "tuff_storage/disk/files.py",
         "    temporary.replace(path)\n    sync_directory(path.parent)\n",
         "    temporary.replace(path)\n",
     ),
     planted(
         "abort-does-not-wait-for-its-rows",
-        "tx/commit_and_abort.py",
+        "tx/decide.py",
         "    if opened.is_short and not has_rows:\n",
         "    if opened.is_short:\n",
     ),
     planted(
         "long-polls-not-woken",
-        "messaging/topics.py",
+        "messaging/log/topics.py",
         "            waiter.set()\n",
         "            pass\n",
     ),
     planted(
         "conflict-recorded-too-late",
-        "tx/commit_and_abort.py",
-        "            self._record_refusal(edit)\n            refused",
-        "            await asyncio.sleep(0)\n"
-        "            self._record_refusal(edit)\n"
-        "            refused",
+        "tx/machine.py",
+        "        self._records.record(edit)\n        self._refuse(call, refusal(",
+        "        import asyncio\n"
+        "        late = partial(self._refuse_late, edit)\n"
+        "        asyncio.get_running_loop().call_soon(self._step, late, call)\n\n"
+        "    def _refuse_late(self, edit: Refused, call: Call) -> None:\n"
+        "        self._records.record(edit)\n"
+        "        self._refuse(call, refusal(",
         "refusal-and-ending-at-once",
     ),
     planted(
         "end-of-a-transaction-does-not-wait-for-its-writes",
-        "tx/write_gates_and_key_locks.py",
-        "        try:\n            await gate.emptied()\n",
-        "        try:\n            pass\n",
+        "tx/machine.py",
+        "        if under_way.has_writes(transaction_id):\n            self._begin_end(call)\n",
+        "        if False:\n            self._begin_end(call)\n",
     ),
     planted(
         "can-commit-lost-in-a-crash",
-        "tx/conflicts.py",
+        "tx/decide.py",
         "opened.survived_crash and opened.is_short",
         "False and opened.is_short",
     ),
@@ -192,19 +198,19 @@ BUGS = (
     ),
     planted(
         "expired-messages-shown",
-        "messaging/retention/expiry.py",
+        "messaging/model/expiry.py",
         "return max(0, now_ms - ttl_s * 1000 + 1)",
         "return 0",
     ),
     planted(
         "deleted-topic-keeps-its-generation",
-        "messaging/topics.py",
+        "messaging/log/topics.py",
         "return TopicRecord(generation=1 - record.generation, properties=properties)",
         "return TopicRecord(generation=-record.generation, properties=properties)",
     ),
     planted(
         "tail-of-a-failed-log-not-written-again",
-        "tuff/disk/files.py",
+        "tuff_storage/disk/files.py",
         "        file.write(data)\n        file.flush()\n        os.fdatasync(",
         "        file.flush()\n        os.fdatasync(",
         "power-cut-behind-a-commit-past-its-deadline",
@@ -219,21 +225,21 @@ BUGS = (
     ),
     planted(
         "next-id-of-a-poll-behind-undecided-rows",
-        "messaging/read/visibility.py",
-        "min(number, past_group(query.high_water_mark).to_int() + 1)",
-        "number",
+        "messaging/model/visibility.py",
+        "min(after, past_row(query.high_water_mark))",
+        "after",
         "clock-back-behind-an-empty-read",
     ),
     planted(
         "message-ids-below-the-log-start",
-        "messaging/storage/store_state.py",
+        "messaging/log/store_state.py",
         "self.sequencer.raise_above(each.durable.log_start.offset)",
         "pass",
         "log-start-ahead-of-a-clock-set-back",
     ),
     planted(
         "readers-sleep-behind-transactions-of-a-failed-log",
-        "tx/message_rows.py",
+        "tx/ended_rows.py",
         "        self._rows.wake_readers(ended)",
         "        pass",
         "commit-that-a-failed-log-kept",
@@ -247,9 +253,9 @@ BUGS = (
     ),
     planted(
         "second-can-commit-not-durable",
-        "tx/commit_and_abort.py",
-        "if opened.changes is not None and edit.changes:",
-        "if False:",
+        "tx/machine.py",
+        "lsn if opened.changes is not None and edit.changes else 0",
+        "0",
         "further-can-commit-lost-alone",
     ),
     planted(
@@ -262,8 +268,9 @@ BUGS = (
     planted(
         "time-out-invalidates-a-prepared-transaction",
         "tx/state.py",
-        "        self._deadlines.discard(transaction_id, opened.expires_at_ms)\n",
-        "        pass\n",
+        "        self._deadlines.discard(transaction_id, opened.expires_at_ms)\n"
+        "        self.open[transaction_id] = prepared",
+        "        self.open[transaction_id] = prepared",
     ),
     planted(
         "max-block-invalidates-a-prepared-transaction",
@@ -273,21 +280,45 @@ BUGS = (
     ),
     planted(
         "prepared-transaction-holds-readers-back-for-ever",
-        "tx/commit_and_abort.py",
-        "            self._ended_rows.set_aside(opened, is_open=is_open)\n",
-        "            pass\n",
+        "tx/machine.py",
+        "                self._run(SetAside(_to_nobody, opened.transaction_id))\n",
+        "                pass\n",
     ),
     planted(
         "messages-that-were-set-aside-do-not-return",
-        "messaging/write/settle_and_mark.py",
-        "        if aside:\n",
-        "        if False:\n",
+        "messaging/write/transaction_rows.py",
+        "for entry in ranges if entry.kind == ASIDE_ROWS})\n",
+        "for entry in ranges if False})\n",
+    ),
+    planted(
+        "delayed-messages-of-a-transaction-enter-with-the-first-of-them",
+        "messaging/write/transaction_rows.py",
+        "min(rows.due_ms)",
+        "rows.due_ms[0]",
+    ),
+    planted(
+        "delayed-messages-enter-with-the-first-of-their-publish",
+        "messaging/write/publish.py",
+        "target.topic.id, min(due_ms)",
+        "target.topic.id, due_ms[0]",
+    ),
+    planted(
+        "delayed-messages-enter-a-second-early",
+        "messaging/write/delayed.py",
+        "if delayed_id.due_ms > due_by_ms or is_full",
+        "if delayed_id.due_ms > due_by_ms + 1_000 or is_full",
+    ),
+    planted(
+        "commit-settled-before-its-delayed-messages-are-moved",
+        "messaging/log/pointer_index.py",
+        "MOVED_KINDS = frozenset((ASIDE_ROWS, DELAYED_ROWS))",
+        "MOVED_KINDS = frozenset((ASIDE_ROWS,))",
     ),
     planted(
         "messages-that-are-aside-are-forgotten-in-a-restart",
-        "messaging/write/settle_and_mark.py",
-        "        batch.put(aside.key, aside.to_bytes(aside.key))\n",
-        "        pass\n",
+        "messaging/write/write_batch.py",
+        "    records += [(aside.key, aside.to_bytes(aside.key)) for aside in written.asides]\n",
+        "",
     ),
     planted(
         "claim-of-a-prepared-transaction-lost-in-a-restart",
@@ -297,15 +328,16 @@ BUGS = (
     ),
     planted(
         "resolve-acknowledged-before-it-is-durable",
-        "tx/commit_and_abort.py",
-        "            await self._durable.synced(lsn)\n"
-        "            return self._outcome(transaction_id)\n",
-        "            return self._outcome(transaction_id)\n",
+        "tx/machine.py",
+        "            self._answer(call, published, lsn)\n            return\n",
+        "            is_resolve = isinstance(call, CommitPrepared)\n"
+        "            self._answer(call, published, 0 if is_resolve else lsn)\n"
+        "            return\n",
     ),
     planted(
         "prepared-transaction-aborted-by-a-plain-abort",
-        "tx/commit_and_abort.py",
-        "            if not may_be_prepared:\n",
+        "tx/machine.py",
+        "            if found.prepared is not None and not call.may_be_prepared:\n",
         "            if False:\n",
     ),
     planted(
@@ -325,15 +357,15 @@ BUGS = (
     # Retention holds, named positions, and the epochs and leases of sinks
     planted(
         "retention-ignores-holds",
-        "messaging/retention/expiry.py",
-        "        live_from = min((by_ttl, *held))\n",
-        "        live_from = by_ttl\n",
+        "messaging/model/expiry.py",
+        "                live_from = min(live_from, each.first.offset)\n",
+        "                pass\n",
     ),
     planted(
         "expired-holds-still-hold",
-        "messaging/retention/expiry.py",
-        "for each in self.holds if now_ms < each.expires_at_ms)\n",
-        "for each in self.holds)\n",
+        "messaging/model/expiry.py",
+        "            if now_ms < each.expires_at_ms:\n",
+        "            if True:\n",
     ),
     planted(
         "hold-brings-back-expired-messages",
@@ -343,13 +375,13 @@ BUGS = (
     ),
     planted(
         "holds-lost-in-a-crash",
-        "messaging/storage/loading.py",
+        "messaging/log/loading.py",
         "replace(record, holds=holds[topic], positions=",
         "replace(record, holds={}, positions=",
     ),
     planted(
         "positions-lost-in-a-crash",
-        "messaging/storage/loading.py",
+        "messaging/log/loading.py",
         "holds=holds[topic], positions=positions[topic])",
         "holds=holds[topic], positions={})",
     ),
@@ -357,7 +389,7 @@ BUGS = (
         "position-outlives-its-topic",
         (
             Change(
-                "messaging/storage/loading.py",
+                "messaging/log/loading.py",
                 "isinstance(record, TopicRecord) and record.generation == generation:",
                 "isinstance(record, TopicRecord):",
             ),
@@ -385,7 +417,7 @@ BUGS = (
     ),
     planted(
         "payload-rows-of-a-held-reference-row-deleted",
-        "messaging/retention/expiry.py",
+        "messaging/model/expiry.py",
         "topic.live_from(now_ms=state.now_ms).timestamp_ms\n",
         "live_from_ms(topic.ttl_s, now_ms=state.now_ms)\n",
     ),
@@ -457,33 +489,33 @@ BUGS = (
     ),
     planted(
         "time-out-during-a-commit-that-writes-rows",
-        "tx/commit_and_abort.py",
-        "if not self._locks.has_claim(opened.transaction_id):\n                expired",
+        "tx/machine.py",
+        "if not self._under_way.has_claim(opened.transaction_id):\n                expired",
         "if True:\n                expired",
     ),
     planted(
         "commit-continues-after-the-log-failed",
-        "tx/commit_and_abort.py",
-        "if self._durable.recovery_count != recovery_count:",
+        "tx/machine.py",
+        "if self._records.recovery_count != recovery_count:",
         "if False:",
     ),
     # Readers that sleep, and readers of rows that are being marked
     planted(
         "end-of-a-transaction-does-not-wake-its-readers",
-        "messaging/write/settle_and_mark.py",
+        "messaging/write/transaction_rows.py",
         "                    waiter.set()",
         "                    pass",
         "reader-asleep-in-a-transaction-that-ended",
     ),
     planted(
         "read-only-commit-does-not-wake-its-readers",
-        "tx/commit_and_abort.py",
+        "tx/machine.py",
         "            self._ended_rows.wake_once_durable(lsn, transaction_id)\n",
         "            pass\n",
     ),
     planted(
         "readers-in-a-lost-transaction-not-woken-after-recovery",
-        "tx/message_rows.py",
+        "tx/ended_rows.py",
         ", *rows.reading_pointers()}",
         "}",
         "reader-asleep-in-what-a-failed-log-lost",
@@ -506,7 +538,7 @@ BUGS = (
         "longer-ttl-applies-only-once-durable",
         (
             Change(
-                "messaging/topics.py",
+                "messaging/log/topics.py",
                 "return replace(rule, pending=decided.rule)",
                 "return replace(rule, holds=(*rule.holds, *decided.holds.values()))",
             ),
@@ -514,8 +546,8 @@ BUGS = (
             # what the time to live is later.
             Change(
                 "messaging/read/poll.py",
-                "return replace(query, start=asked) if query.live_from < live_from else query",
-                "return query",
+                "            if query.live_from < live_from:\n",
+                "            if False:\n",
             ),
         ),
         "ttl-made-longer-while-messages-expire",
@@ -529,22 +561,22 @@ BUGS = (
     planted(
         "end-offset-behind-undecided-rows",
         "messaging/read/offsets_and_splits.py",
-        "_verdict(query, offset, row) is Verdict.HOLD",
+        "_verdict(query, offset, row) is Verdict.BLOCK",
         "False",
     ),
     PlantedBug(
         "publish-marked-rolled-back-in-parts",
         (
             Change(
-                "messaging/write/settle_and_mark.py",
+                "messaging/write/transaction_rows.py",
                 "        batches = list(_batches(entries)) or [[]]\n",
                 """        from dataclasses import replace
-        from messaging.storage.rows import offset_after
+        from messaging.model.rows import offset_after
         parts = []
         for entry in entries:
             first = entry.first
             while entry.kind == MESSAGE_ROWS and first <= entry.last:
-                last = min(entry.last, offset_after(first, MARK_ROWS_MAX - 1))
+                last = min(entry.last, offset_after(first, ROLLBACK_ROWS_MAX - 1))
                 parts.append(replace(entry, first=first, last=last))
                 first = offset_after(last)
         batches = list(_batches(parts)) or [[]]
@@ -566,13 +598,6 @@ RARE_BUGS = (
         "invalid-pointer-cleared-while-rows-have-it",
     ),
     planted(
-        "returned-pointers-handed-out-again",
-        "tx/pointer_reservation.py",
-        "        self.clear()\n        self.add(kept)\n        return kept\n",
-        "        return kept\n",
-        "pointers-given-back-then-a-power-cut",
-    ),
-    planted(
         "rollback-learns-of-a-commit-before-it-is-durable",
         "tx/write_permits.py",
         "        self._require_seen(found.lsn)\n        if may_be_invalid:\n",
@@ -583,7 +608,7 @@ RARE_BUGS = (
     ),
     planted(
         "prepare-reported-before-it-is-durable",
-        "tx/commit_and_abort.py",
+        "tx/completion.py",
         "            await self._durable.synced_in_time(found.prepared.lsn)\n",
         "            pass\n",
         "prepare-asked-for-before-a-power-cut",
@@ -591,17 +616,17 @@ RARE_BUGS = (
     planted(
         "read-switches-from-the-store-to-the-tail-cache",
         "messaging/read/poll.py",
-        "result = None if is_unfinished else self._state.tail_cache.read(query)",
+        "result = self._state.tail_cache.read(query) if may_be_cached else None",
         "result = self._state.tail_cache.read(query)",
         "read-that-began-in-the-store-went-on-in-memory",
     ),
     planted(
         "what-was-rolled-back-returns",
-        "messaging/write/group_commit.py",
-        "            is_in_run = inverted is not None\n",
-        "            if not inversion.runs:\n"
-        "                inversion.runs.append((offset_in(key), offset_in(key)))\n"
-        "            is_in_run = True\n",
+        "messaging/write/write_batch.py",
+        "        is_in_run = inverted is not None\n",
+        "        if not runs:\n"
+        "            runs.append((offset_in(key), offset_in(key)))\n"
+        "        is_in_run = True\n",
         "rollback-then-set-aside",
     ),
     planted(

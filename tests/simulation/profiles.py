@@ -196,4 +196,13 @@ PROFILES = (
             "clear_invalid": 2, "tick": 4, "heal": 3, "poll": 5, "wait": 2, "kill": 1, "ask": 2,
         },
     ),
+    Profile(
+        "delayed messages of several transactions, with crashes and failing disks",
+        {
+            "start": 12, "delay": 6, "delay_tx": 14, "commit_delayed": 8, "commit": 10, "abort": 3,
+            "cancel_delayed": 4, "prepare": 2, "resolve": 2, "wait": 10, "wait_long": 1, "tick": 4,
+            "fail_sync": 3, "fail_write": 3, "hang_threads": 2, "heal": 5, "kill": 4, "restart": 2,
+            "power_cut": 3, "power_cut_soon": 2, "set_clock": 1, "sweep": 1, "read_all": 4,
+        },
+    ),
 )  # fmt: skip

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from messaging.model.visibility import start_after
 from messaging.read.poll import Poll
-from messaging.read.visibility import start_number
 from tests.simulation import invariants
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.observations import Applied, Observations, ObservedTopic, Read, Tx
@@ -20,7 +20,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, Offset
+from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.requests import Isolation
 
 _STATES: dict[type[TuffError], str] = {
@@ -84,13 +84,12 @@ class Readers:
             if is_plain and error.code == "transactions_unavailable":
                 raise BrokenPromiseError(f"promise 7: a plain read got {error}") from error
             return None
-        behind = max(0, start_number(poll.start, inclusive=poll.inclusive) - 1)
         committed = poll.isolation is Isolation.COMMITTED
         read = Read(
             topic=topic.id.name,
             kind="committed" if committed else "all" if reader is None else "snapshot",
             snapshot=None if reader is None else reader.snapshot_now(),
-            start=behind.to_bytes(MESSAGE_ID_SIZE, "big"),
+            start=start_after(poll.start, inclusive=poll.inclusive),
             invoked=invoked,
             completed=observed.moment(),
             now_ms=now_ms,

@@ -3,10 +3,11 @@
 import random
 from contextlib import suppress
 
+from messaging.model.visibility import Undecided
 from messaging.read.poll import Poll
-from messaging.read.visibility import Undecided
 from tests.simulation import sink_writers
-from tests.simulation.observations import Applied, ObservedTopic, Publish, Run, Stored, Tx
+from tests.simulation.delayed import DELAYS_MS, DelayedPublish
+from tests.simulation.observations import NEVER, Applied, ObservedTopic, Publish, Run, Stored, Tx
 from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
 from tests.simulation.readers import range_of
 from tests.simulation.server import MESSAGES, SNAPSHOTS, Work
@@ -158,6 +159,36 @@ class OperationRunner:
     def publish_tx(self) -> None:
         if tx := self.tx():
             self.send(self.client.publish(self.new_publish(self.topic(), tx)))
+
+    def _delayed(self, tx: Tx | None, delays: int) -> DelayedPublish:
+        places = [delays % 7, delays // 7 % 7, delays // 49 % 7][: 1 + self.c % 3]
+        delays_ms = tuple(DELAYS_MS[each] for each in places)
+        client = self.client
+        return client.delayed.new_publish(client.payloads(len(delays_ms)), delays_ms, tx)
+
+    def delay(self) -> None:
+        self.send(self.client.delayed.publish(self._delayed(None, self.a)))
+
+    def delay_tx(self) -> None:
+        if tx := self.tx():
+            self.send(self.client.delayed.publish(self._delayed(tx, self.b)))
+
+    def commit_delayed(self) -> None:
+        """A commit that brings delayed messages."""
+        tx = self.tx()
+        if tx is not None and tx.commit_invoked == tx.prepare_invoked == NEVER:
+            self._delayed(tx, self.b).is_final = True
+            self.send(self._commit_delayed(tx))
+
+    async def _commit_delayed(self, tx: Tx) -> None:
+        await self.client.delayed.create()
+        await self.client.commit(tx, frozenset(), [])
+
+    def cancel_delayed(self) -> None:
+        if known := self.client.delayed.publishes[-4:]:
+            publish = known[self.a % len(known)]
+            place = self.b % len(publish.payloads)
+            self.send(self.client.delayed.cancel(publish, place))
 
     def store(self) -> None:
         tx, topic = self.tx(), self.topic()

@@ -13,8 +13,7 @@ from unittest.mock import patch
 import pytest
 
 import process.components
-from messaging.storage.engine import Store
-from messaging.storage.packed_rows import PackedRowStore
+from messaging.engines.engine import Engine
 from process.clock import SteadyClock
 from process.components import Components
 from process.directory_locks import DataDirectories
@@ -46,9 +45,9 @@ def simulated() -> Iterator[None]:
 
 def _opener(
     _settings: Settings, directories: DataDirectories, **_runtime: object
-) -> Callable[[], Store]:
+) -> Callable[[], Engine]:
     table = directories.messages / "table"
-    return lambda: PackedRowStore(SimStore(table))  # type: ignore[arg-type]  # a simulated path
+    return lambda: SimStore(table)  # type: ignore[arg-type]  # a simulated path
 
 
 class SimulatedServer:

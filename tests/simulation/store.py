@@ -7,14 +7,15 @@ written to a new file before it is used.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgpack
 
-from messaging.storage.engine import Rows, StoreDamagedError, StoreError
-from messaging.storage.memory import MemoryStore
+from messaging.engines.engine import Chunks, StoreDamagedError, StoreError
+from messaging.engines.memory import MemoryStore
 from tests.simulation.files import SimPath
-from tuff.disk.files import write_file
-from tuff.disk.records import Frame, pack_frame, read_frames
+from tuff_storage.disk.files import write_file
+from tuff_storage.disk.records import Frame, pack_frame, read_frames
 
 Change = tuple[bytes, bytes | None]
 
@@ -23,6 +24,7 @@ class SimStore:
     """All rows in memory, and every batch in the log at `path`."""
 
     has_views = True
+    packs_rows = True
 
     def __init__(self, path: SimPath) -> None:
         self._path = path
@@ -39,8 +41,8 @@ class SimStore:
     def get(self, key: bytes) -> bytes | None:
         return self._memory.get(key)
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
-        return self._memory.scan(start, stop, reverse=reverse)
+    def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
+        return self._memory.scan(start, stop, **how)
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         return self._memory.approximate_size(start, stop)

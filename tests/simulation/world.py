@@ -11,6 +11,7 @@ from messaging.read.poll import Poll
 from process.settings import Settings, load
 from tests.simulation import invariants
 from tests.simulation.client import Client
+from tests.simulation.delayed import LATE_MS_MAX
 from tests.simulation.disk import Disk, Faults, PowerCut
 from tests.simulation.invariants import BrokenPromiseError, require
 from tests.simulation.loop import Clock
@@ -25,6 +26,7 @@ from tx.durable_state import ServiceState
 START_MS = 1_480_000_000_000
 TOPICS = (TopicId("default", "a"), TopicId("default", "b"))
 COME_BACK_TICKS = 2  # of a server whose disk is whole again
+COME_BACK_MS = 2_600  # before each of them
 ENDING_TIMEOUT_MS = 11_000  # longer than `tx.ending_timeout`
 
 
@@ -171,6 +173,7 @@ class World:
         for _ in range(COME_BACK_TICKS):
             if self._is_well:
                 break
+            self.advance(COME_BACK_MS)  # a store tries again a few seconds after failed writes
             self.server.tick()
             self.run(chance, None)
         if self.server.transactions.status.state is not ServiceState.RUNNING:
@@ -235,7 +238,17 @@ class World:
             for each in topic.reads:
                 self.client.readers.check(each)
             self.client.holds_and_positions.look(topic)
+        if self.client.delayed.publishes:
+            self.require_delayed(chance)
         self.look()
+
+    def require_delayed(self, chance: random.Random) -> None:
+        """Raises: BrokenPromiseError: a delayed message is lost, early, late, or there twice."""
+        for _ in range(2):  # what failed before is tried again after a second
+            self.advance(LATE_MS_MAX // 2)
+            self.server.tick()
+            self.run(chance, None)
+        self.server.complete(self.client.delayed.check(), chance)
 
     def require_prepared_messages(self, chance: random.Random) -> None:
         """Raises: BrokenPromiseError: a message of a prepared transaction is lost."""

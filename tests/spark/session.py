@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.http.client import until
+from tests.programs import PACKAGES, find
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
-HOW_TO = (
-    f"install one, for example openjdk-{JAVA_MIN}-jre-headless, put it on PATH or set JAVA_HOME"
-)
+HOW_TO = f"set JAVA_HOME, or apt-get install {PACKAGES['java']}"
 # Three attempts of each task: with plain local[2] a task is never tried again.
 MASTER = "local[2,3]"
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
@@ -51,18 +50,18 @@ def missing() -> str | None:
     """Why Spark can't run here, in one sentence; None if it can."""
     program = java()
     if program is None:
-        return f"Spark needs Java {JAVA_MIN} or later, and there is none; {HOW_TO}"
+        return f"Spark needs Java {JAVA_MIN} or later, which is not installed: {HOW_TO}"
     said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "([0-9]+)', said)
     if version is None or int(version[1]) < JAVA_MIN:
-        return f"Spark needs Java {JAVA_MIN} or later, and {program} is older; {HOW_TO}"
+        return f"Spark needs Java {JAVA_MIN} or later, and {program} is older: {HOW_TO}"
     return None
 
 
 def java() -> Path | None:
     """The program that Spark will start."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    found = shutil.which(str(Path(home) / "bin" / "java")) if home else find("java")
     return None if found is None else Path(found)
 
 

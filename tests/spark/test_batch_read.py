@@ -9,6 +9,7 @@ from pyspark_tuff.errors import DataLossError, OptionError
 from pyspark_tuff.readers import BatchReader
 from tests.spark.messages import expire
 from tests.spark.without_spark import pickled, source_of
+from tuff.connectors import PublishEntry
 from tuff.launch import ServerProcess
 
 
@@ -110,8 +111,8 @@ def test_messages_published_after_planning_are_not_read(
 def test_a_transaction_that_commits_between_view_and_plan_is_in_no_topic(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
-    reader = read.reader(tuff_topic)
-    tuff_client.transactions.run([tuff.PublishEntry(topic=tuff_topic, payloads=[b"late"])])
+    reader = read.reader(tuff_topic, isolation="snapshot")
+    tuff_client.transactions.run([PublishEntry(topic=tuff_topic, payloads=[b"late"])])
 
     assert values(reader) == []
 
@@ -143,7 +144,7 @@ def test_each_isolation_has_its_messages_and_waits_for_no_transaction(
 def test_a_read_includes_its_starting_timestamp_and_excludes_its_ending_timestamp(
     read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
-    ids = [tuff_client.publish(tuff_topic, f"{number}").first_id for number in range(3)]
+    ids = [tuff_client.publish(tuff_topic, f"{number}").ids[0] for number in range(3)]
     first, last = (ids[at].publish_timestamp_ms for at in (0, 2))
 
     between = read.of(tuff_topic, startingTimestamp=first, endingTimestamp=last)
@@ -228,7 +229,7 @@ def test_messages_that_expire_before_they_are_read_are_reported_as_data_loss(
     tuff_client.topics.create(topic, ttl=1)
     partitions: list[list[object]] = [[]]
     while not all(partitions):  # a slow machine may not plan within the second they live
-        first = tuff_client.publish(topic, "1", "2").first_id
+        first = tuff_client.publish(topic, "1", "2").ids[0]
         planned = [read.reader(topic, failOnDataLoss=fails) for fails in ("true", "false")]
         partitions = [list(each.partitions()) for each in planned]
     expire(tuff_client, topic)
@@ -294,7 +295,7 @@ def test_tags_select_the_messages_of_a_read(
 def test_a_topic_is_read_with_all_its_partitions(read: Reads, tuff_client: tuff.Client) -> None:
     topic = tuff.TopicId("tests", "in-partitions")
     tuff_client.topics.create(topic, partitions=3)
-    ids = [tuff_client.publish(topic.partition(n), f"{n}").first_id for n in range(3)]
+    ids = [tuff_client.publish(topic.partition(n), f"{n}").ids[0] for n in range(3)]
     tuff_client.topics.update(topic, partitions=2)
     of_one, start = f"{topic}:1", f'{{"{topic}:1": "{ids[1].hex()}"}}'
 

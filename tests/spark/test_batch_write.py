@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 import tuff
+from messaging.model.partitioning import partition_index
 from pyspark_tuff import lease_renewal
 from pyspark_tuff.errors import OptionError
 from pyspark_tuff.write_transactions import TaskResult
@@ -18,7 +19,6 @@ from pyspark_tuff.writers import FLUSH_COUNT, BatchWriter
 from tests.spark.messages import read
 from tests.spark.without_spark import pickled, rows, run_task, source_of
 from tuff.launch import ServerProcess
-from tuff.protocol.partitioning import partition_index
 
 ROWS = StructType().add("value", "binary")
 NAMED_ROWS = StructType().add("topic", "string").add("value", "string")
@@ -121,7 +121,7 @@ def test_messages_of_an_aborted_write_are_never_visible(
 
     assert read(tuff_client, tuff_topic, isolation="all") == []
     assert open_transactions(tuff_client) == []
-    with pytest.raises(tuff.TransactionInvalidatedError):
+    with pytest.raises(tuff.errors.TransactionInvalidatedError):
         write.attempt(writer, 1, rows(b"late"))
 
 
@@ -162,7 +162,7 @@ def test_an_ended_or_unknown_transaction_is_not_joined(
 
     with pytest.raises(OptionError, match="is committed, and a write can only join a transaction"):
         write.begin(topic=tuff_topic, transaction=ended.transaction_id)
-    with pytest.raises(tuff.TransactionUnknownError, match="no transaction 12345"):
+    with pytest.raises(tuff.errors.TransactionUnknownError, match="no transaction 12345"):
         write.begin(topic=tuff_topic, transaction=12345)
 
 
@@ -183,10 +183,10 @@ def test_a_task_renews_the_lease_while_it_computes(
     writer = write.begin(topic=tuff_topic, lease="6")
     lease_renewal.stop(writer._renewal)  # as the driver does
     transaction = writer._job.transaction
-    first = tuff_client.transactions.outcome(transaction).lease_expires_at_ms
+    first = tuff_client.transactions.get(transaction).lease_expires_at_ms
 
     def slow() -> Iterator[pa.RecordBatch]:
-        while tuff_client.transactions.outcome(transaction).lease_expires_at_ms == first:
+        while tuff_client.transactions.get(transaction).lease_expires_at_ms == first:
             Event().wait(0.05)
         yield rows(b"a")
 
@@ -284,7 +284,7 @@ def test_an_error_that_spark_shows_has_no_frames_of_the_client(
 def test_a_null_value_is_refused(write: Writes, tuff_topic: tuff.TopicId) -> None:
     writer = write.begin(topic=tuff_topic)
 
-    with pytest.raises(tuff.BadRequestError, match="has a null"):
+    with pytest.raises(tuff.errors.BadRequestError, match="has a null"):
         write.attempt(writer, 0, pa.RecordBatch.from_pydict({"value": pa.array([None], "binary")}))
     writer.abort([])
 
@@ -343,7 +343,7 @@ def test_attributes_that_no_message_can_have_fail_the_task(
 ) -> None:
     writer = write.begin(ATTRIBUTE_ROWS, topic=tuff_topic)
 
-    with pytest.raises(tuff.BadRequestError, match=reason):
+    with pytest.raises(tuff.errors.BadRequestError, match=reason):
         write.attempt(writer, 0, attribute_rows(FULL | wrong))
 
     writer.abort([])

@@ -52,7 +52,7 @@ def own_job(client: tuff.Client, lease_s: float = LEASE_S) -> OwnJob:
 
 def lease_end(client: tuff.Client, transaction: int) -> int:
     """Of a transaction in progress, in ms."""
-    outcome = client.transactions.outcome(transaction)
+    outcome = client.transactions.get(transaction)
     assert outcome.lease_expires_at_ms is not None, outcome
     return outcome.lease_expires_at_ms
 

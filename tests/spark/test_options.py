@@ -41,7 +41,7 @@ def test_topics_are_those_of_the_namespace_unless_they_name_another() -> None:
 def test_a_batch_starts_at_the_beginning_and_a_stream_at_the_end() -> None:
     batch, stream = batch_read_options({"subscribe": "a"}), stream_read_options({"subscribe": "a"})
 
-    assert (batch.starting.others, batch.isolation) == (Edge.EARLIEST, ReadIsolation.SNAPSHOT)
+    assert (batch.starting.others, batch.isolation) == (Edge.EARLIEST, ReadIsolation.COMMITTED)
     assert (stream.starting.others, stream.isolation) == (Edge.LATEST, ReadIsolation.COMMITTED)
 
 

@@ -20,7 +20,7 @@ def java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("version", "reason"),
     [
-        (None, "there is none; install one"),
+        (None, "is not installed: set JAVA_HOME, or apt-get install "),
         ("1.8.0_292", "is older"),
         ("11.0.20", "is older"),
         ("17.0.15", ""),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
+from tuff.connectors import PublishEntry
 from tuff.launch import ServerProcess
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def test_a_row_has_all_fields_of_a_message(
     row = read.of(tuff_topic).selectExpr("*", "unix_millis(timestamp) as ms").collect()[0]
 
     assert (row.topic, bytes(row.value), row.generation) == (tuff_topic.name, b"\x00\xff", 1)
-    assert bytes(row.id) == published.first_id.to_bytes()
-    assert row.ms == published.first_id.publish_timestamp_ms
+    assert bytes(row.id) == published.ids[0].to_bytes()
+    assert row.ms == published.ids[0].publish_timestamp_ms
 
 
 def test_a_data_frame_is_planned_at_its_first_action_in_one_snapshot_of_all_topics(
@@ -49,10 +50,10 @@ def test_a_data_frame_is_planned_at_its_first_action_in_one_snapshot_of_all_topi
 ) -> None:
     other = tuff.TopicId(NAMESPACE, f"{tuff_topic.name}-other")
     tuff_client.topics.create(other)
-    both = [tuff.PublishEntry(topic=each, payloads=[b"1"]) for each in (tuff_topic, other)]
+    both = [PublishEntry(topic=each, payloads=[b"1"]) for each in (tuff_topic, other)]
     tuff_client.transactions.run(both)
 
-    frame = read.of(tuff_topic, other)
+    frame = read.of(tuff_topic, other, isolation="snapshot")
     tuff_client.transactions.run(both)
     first = frame.count()
     tuff_client.transactions.run(both)

@@ -140,5 +140,5 @@ def test_a_batch_whose_tasks_all_failed_is_aborted(
 
     (sink,) = [each for each in tuff_client.sinks.list() if each.sink not in others]
     assert sink.state == "invalid"
-    outcome = tuff_client.transactions.outcome(sink.transaction_id)
+    outcome = tuff_client.transactions.get(sink.transaction_id)
     assert outcome.reason == "abort_of_long"

@@ -291,17 +291,17 @@ def test_a_topic_that_the_query_no_longer_names_is_no_data_loss(
 def test_a_stream_reports_its_position_and_holds_later_messages(
     streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
 ) -> None:
-    ids = [tuff_client.publish(tuff_topic, f"{number}").first_id for number in range(2)]
+    ids = [tuff_client.publish(tuff_topic, f"{number}").ids[0] for number in range(2)]
     stream = streams.open(tuff_topic, positionName="copies", holdName="copies", holdMaxAge=60)
     begin = stream.first()
 
     middle = stream.next(begin, ReadMaxRows(1))
-    before = tuff_client.topics.positions(tuff_topic)
+    before = tuff_client.positions.list(tuff_topic)
     stream.next(middle)
 
-    (hold,) = tuff_client.topics.holds(tuff_topic)
+    (hold,) = tuff_client.holds.list(tuff_topic)
     assert list(before) == []
-    assert tuff_client.topics.position(tuff_topic, "copies").position == ids[0]
+    assert tuff_client.positions.get(tuff_topic, "copies").position == ids[0]
     assert (hold.name, hold.first) == ("copies", ids[0])
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff.errors import OptionError
-from pyspark_tuff_table import TABLES, TableReader, columns_of, table_options, table_schema
+from pyspark_tuff.table import TABLES, TableReader, columns_of, table_options, table_schema
 from tests.http.process import serve
 from tests.table.crash_copy import copy_as_crashed
 
@@ -28,7 +28,7 @@ class Written:
         self.copy = home / "copy"
         with serve(home) as server, tuff.Client(server.url) as client:
             client.topics.create(TOPIC, ttl=500)
-            self.plain = client.publish(TOPIC, b"\xff plain").first_id
+            self.plain = client.publish(TOPIC, b"\xff plain").ids[0]
             undone = client.transactions.start()
             client.publish(TOPIC, "undone", transaction=undone)
             client.transactions.abort(undone)
@@ -36,7 +36,7 @@ class Written:
             storing = client.transactions.start()
             client.store(TOPIC, *(["stored"] * 2), transaction=storing)
             client.transactions.commit(
-                storing, publish=[tuff.PublishEntry(topic=TOPIC, payloads=[])]
+                storing, publish=[tuff.connectors.PublishEntry(topic=TOPIC, payloads=[])]
             )
             self.stored = storing.write_pointer
             live = home / "data" / "messages"

@@ -55,6 +55,6 @@ def test_a_commit_that_never_arrived_is_fenced(
         job.commit(client, winners)
     job.abort(client)
 
-    with pytest.raises(tuff.TransactionInvalidatedError):
+    with pytest.raises(tuff.errors.TransactionInvalidatedError):
         client.transactions.commit(job.transaction)
     assert read(client, tuff_topic) == []

@@ -11,8 +11,11 @@ import psycopg
 import pytest
 
 import tuff
-from tests.sql.databases import Postgresql, postgresql_program
+from tests.programs import require
+from tests.sql.databases import Postgresql
 from tests.sql.deciding_server import DecidingServer
+from tests.sql.django_aliases import alias_of
+from tests.sql.libraries import sqlite_file
 from tuff.sql.dialects import POSTGRESQL
 
 _numbers = count(1)
@@ -20,8 +23,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Postgresql]:
-    if postgresql_program("initdb") is None:
-        pytest.skip("PostgreSQL is not installed")
+    require("initdb")
     # Not pytest's directory: only its own user may read that one.
     home = Path(mkdtemp(prefix="tuff-postgresql-"))
     try:
@@ -50,6 +52,12 @@ def dsn(bare_dsn: str) -> str:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file of SQLite with the same tables."""
+    return sqlite_file(tmp_path / "shop.sqlite")
+
+
+@pytest.fixture
 def server() -> DecidingServer:
     return DecidingServer()
 
@@ -63,4 +71,14 @@ def client(server: DecidingServer) -> Iterator[tuff.Client]:
 @pytest.fixture
 def connection(dsn: str) -> "Iterator[psycopg.Connection[Any]]":
     with psycopg.connect(dsn) as made:
+        yield made
+
+
+@pytest.fixture
+def alias(dsn: str) -> Iterator[str]:
+    """An alias of Django for the same database."""
+    info = psycopg.conninfo.conninfo_to_dict(dsn)
+    options = {name.upper(): info[name] for name in ("user", "host", "port")}
+    engine = "django.db.backends.postgresql"
+    with alias_of(str(info["dbname"]), ENGINE=engine, **options) as made:
         yield made

@@ -10,16 +10,10 @@ from tempfile import mkdtemp
 
 from tests.http.client import until
 from tests.http.process import ENDS_WITH_PARENT
+from tests.programs import find
 
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 30.0
-_DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-
-
-def postgresql_program(name: str) -> str | None:
-    """The path of a program; Debian does not put it on the search path."""
-    path = os.pathsep.join([*map(str, _DEBIAN), os.environ.get("PATH", "")])
-    return shutil.which(name, path=path)
 
 
 def free_port() -> int:
@@ -119,8 +113,8 @@ class Postgresql:
 
 
 def _found(name: str) -> str:
-    program = postgresql_program(name)
-    assert program is not None, f"PostgreSQL has no {name} here"
+    program = find(name)
+    assert program is not None, f"there is no {name} here"
     return program
 
 
@@ -139,7 +133,7 @@ class Pgbouncer:
         )
         if os.geteuid() == 0:
             self._home.chmod(0o755)
-        command = [*owner, "/usr/sbin/pgbouncer", f"{self._home}/pgbouncer.ini"]
+        command = [*owner, _found("pgbouncer"), f"{self._home}/pgbouncer.ini"]
         with (self._home / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._home)
         until(self._accepts, within_s=START_WITHIN_S, what="the pooler to be ready")
@@ -170,14 +164,14 @@ class Mariadb:
             shutil.chown(self._home, "mysql", "mysql")
         # Whoever connects by TCP is root without a password, in this directory only.
         subprocess.run(
-            [*as_owner("mysql"), "mariadb-install-db", *options, "--skip-test-db",
+            [*as_owner("mysql"), _found("mariadb-install-db"), *options, "--skip-test-db",
              "--auth-root-authentication-method=normal"],
             check=True, capture_output=True, cwd=self._home,
         )  # fmt: skip
         command = [
-            *as_owner("mysql"), shutil.which("mariadbd", path="/usr/sbin:/usr/bin") or "mariadbd",
-            *options, f"--port={self.port}", "--bind-address=127.0.0.1",
-            f"--socket={self._home}/socket", "--innodb-buffer-pool-size=16M",
+            *as_owner("mysql"), _found("mariadbd"), *options,
+            f"--port={self.port}", "--bind-address=127.0.0.1", f"--socket={self._home}/socket",
+            "--innodb-buffer-pool-size=16M",
         ]  # fmt: skip
         with (self._home / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._home)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any, TypeVar
 
-from tuff.calls import Call, Response
-from tuff.client_errors import ConnectionLostError
+from tuff.errors import ConnectionLostError
+from tuff.flows import Call
 from tuff.protocol.transaction import Transaction
+from tuff.wire import Response
 
 T = TypeVar("T")
 

@@ -1,26 +1,14 @@
 """Django: the block is one of `transaction.atomic`."""
 
-from collections.abc import Iterator
-
-import psycopg
 import pytest
 from django.db import connections, transaction
 
 import tuff
 from tests.sql.deciding_server import DecidingServer
-from tests.sql.django_aliases import alias_of, sell
+from tests.sql.django_aliases import sell
 from tests.sql.test_psycopg import ORDERS, items
-from tuff.client_errors import WrongStateError
+from tuff.errors import WrongStateError
 from tuff.sql.django import DjangoDatabase
-
-
-@pytest.fixture
-def alias(dsn: str) -> Iterator[str]:
-    info = psycopg.conninfo.conninfo_to_dict(dsn)
-    options = {name.upper(): info[name] for name in ("user", "host", "port")}
-    engine = "django.db.backends.postgresql"
-    with alias_of(str(info["dbname"]), ENGINE=engine, **options) as made:
-        yield made
 
 
 def test_a_row_and_a_message_commit_together(
@@ -54,6 +42,35 @@ def test_what_django_would_roll_back_publishes_nothing(
 
     assert (items(dsn), server.visible) == ([], [])
     assert not connections[alias].in_atomic_block
+
+
+def test_the_error_of_an_on_commit_function_is_logged_and_those_behind_it_run(
+    client: tuff.Client, server: DecidingServer, dsn: str, alias: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    called = []
+
+    def fails() -> None:
+        raise RuntimeError("no mail today")
+
+    with client.sql_transaction(DjangoDatabase("shop", alias), None) as tx:
+        tx.publish(ORDERS, "sold one apple")
+        transaction.on_commit(fails, using=alias)
+        transaction.on_commit(lambda: called.append("second"), using=alias)
+
+    assert (called, server.visible) == (["second"], ["sold one apple"])
+    assert "no mail today" in caplog.text
+
+
+def test_a_savepoint_within_the_block_works(
+    client: tuff.Client, server: DecidingServer, dsn: str, alias: str
+) -> None:
+    with client.sql_transaction(DjangoDatabase("shop", alias), None) as tx:
+        with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES ('apple')")
+        tx.publish(ORDERS, "sold one apple")
+
+    assert (items(dsn), server.visible) == (["apple"], ["sold one apple"])
 
 
 def test_a_block_in_atomic_is_refused(client: tuff.Client, alias: str) -> None:

@@ -198,6 +198,76 @@ def test_a_server_that_does_not_know_the_newest_row_gets_none_deleted(
     assert len(commits(dsn)) == 3
 
 
+@pytest.mark.parametrize("moment", ["the rows are read", "the prepared ones are listed"])
+def test_a_row_whose_transaction_was_prepared_during_a_round_is_not_deleted(
+    client: tuff.Client, server: DecidingServer, shop: Shop, connection: Connection, dsn: str,
+    moment: str,
+) -> None:  # fmt: skip
+    sell(client, shop, connection, "apple")
+
+    def sell_two_and_lose_the_resolve_of_the_first() -> None:
+        shop.on_connect = nothing
+        server.at.clear()
+        server.lose_request["resolve"] = 1
+        sell(client, shop, connection, "pear")
+        sell(client, shop, connection, "plum")
+
+    if moment == "the rows are read":
+        shop.on_connect = sell_two_and_lose_the_resolve_of_the_first
+    else:
+        server.at["prepared"] = sell_two_and_lose_the_resolve_of_the_first
+    client.sql_resolver(shop).once()
+    client.sql_resolver(shop).once()
+
+    assert items(dsn) == ["apple", "pear", "plum"]
+    assert sorted(server.visible) == ["sold one apple", "sold one pear", "sold one plum"]
+
+
+class CutOff(AtCommit):
+    """A connection that the network cuts at the commit: the database hears nothing more."""
+
+    def rollback(self) -> None:
+        raise psycopg.OperationalError("the network is down")
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_failed_commit_whose_transaction_is_still_open_counts_as_neither(
+    client: tuff.Client, server: DecidingServer, shop: Shop, connection: Connection, dsn: str,
+    commits: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def cut() -> None:
+        raise psycopg.OperationalError("the network is down")
+
+    # psycopg rolls a transaction back that is garbage.
+    inner = PsycopgDatabase(dsn, "shop").joined(connection)
+    monkeypatch.setattr(shop, "joined", lambda _: CutOff(inner, before=cut, after=nothing))
+
+    with pytest.raises(tuff.OutcomeUnknownError, match="a resolver makes its messages follow"):
+        sell(client, shop, connection)
+
+    assert (server.states, server.visible) == ({FIRST_POINTER: "prepared"}, [])
+    connection.execute("COMMIT" if commits else "ROLLBACK")
+    client.sql_resolver(shop).once()
+    assert len(items(dsn)) == len(server.visible) == int(commits)
+
+
+def test_a_row_that_a_resolver_settled_and_deleted_counts_as_committed(
+    client: tuff.Client, server: DecidingServer, shop: Shop, connection: Connection, dsn: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    def settle_and_delete() -> None:
+        client.sql_resolver(shop).once()
+        with psycopg.connect(dsn) as other:
+            other.execute("DELETE FROM tuff_commits WHERE pointer > 0")
+
+    shop.after = settle_and_delete
+
+    sell(client, shop, connection)
+
+    assert (items(dsn), server.visible) == (["apple"], ["sold one apple"])
+    assert "but an error came after it" in caplog.text
+
+
 def test_a_resolver_in_the_background_outlasts_an_outage_and_settles(
     client: tuff.Client, server: DecidingServer, shop: Shop, connection: Connection,
     caplog: pytest.LogCaptureFixture,
@@ -212,7 +282,7 @@ def test_a_resolver_in_the_background_outlasts_an_outage_and_settles(
         assert settled.wait(30)
 
     assert server.visible == ["sold one apple"]
-    assert "the resolver of database shop failed, and tries again" in caplog.text
+    assert "the resolver of database shop waits for the database or the server" in caplog.text
 
 
 @pytest.mark.parametrize("level", list(psycopg.IsolationLevel))

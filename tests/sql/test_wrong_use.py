@@ -15,23 +15,16 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 import tuff
+from tests.programs import needs
 from tests.sql.databases import Pgbouncer, Postgresql
 from tests.sql.deciding_server import DecidingServer
+from tests.sql.libraries import sqlite_file
 from tests.sql.test_psycopg import ORDERS, items
-from tuff.client_errors import WrongStateError
+from tuff.errors import WrongStateError
 from tuff.sql.asyncpg import AsyncpgDatabase
-from tuff.sql.dialects import SQLITE
 from tuff.sql.psycopg import AsyncPsycopgDatabase, PsycopgDatabase
 from tuff.sql.sqlalchemy import AsyncSqlAlchemyDatabase, SqlAlchemyDatabase
 from tuff.sql.sqlite import SqliteDatabase
-
-
-def sqlite_file(path: Path) -> Path:
-    with sqlite3.connect(path) as connection:
-        connection.execute(SQLITE.create_table)
-        connection.execute("CREATE TABLE orders (item TEXT PRIMARY KEY)")
-    connection.close()
-    return path
 
 
 def test_a_missing_table_is_named_with_its_statement(client: tuff.Client, bare_dsn: str) -> None:
@@ -98,6 +91,39 @@ def test_a_connection_to_another_file_is_refused(client: tuff.Client, tmp_path: 
     ):
         raise AssertionError("the block must not run")
     other.close()
+
+
+def test_a_connection_to_a_file_without_the_table_is_not_told_to_create_it(
+    client: tuff.Client, tmp_path: Path
+) -> None:
+    shop = SqliteDatabase(sqlite_file(tmp_path / "one.sqlite"), "shop")
+    bare = sqlite3.connect(tmp_path / "bare.sqlite")
+
+    with (
+        pytest.raises(WrongStateError, match=r"leads to the database .*bare.sqlite") as caught,
+        client.sql_transaction(shop, bare),
+    ):
+        raise AssertionError("the block must not run")
+    bare.close()
+    assert "create" not in str(caught.value)
+
+
+def test_a_connection_to_another_database_of_postgresql_names_that_database(
+    client: tuff.Client, cluster: Postgresql, dsn: str, connection: "psycopg.Connection[Any]"
+) -> None:
+    with psycopg.connect(cluster.dsn) as other:
+        name = other.info.dbname
+        with (
+            pytest.raises(WrongStateError, match=f"the database '{name}', which has no table"),
+            client.sql_transaction(PsycopgDatabase(dsn, "shop"), other),
+        ):
+            raise AssertionError("the block must not run")
+
+    with (
+        pytest.raises(WrongStateError, match=f"CREATE TABLE .* leads to the database '{name}'"),
+        client.sql_transaction(PsycopgDatabase(cluster.dsn, "shop"), connection),
+    ):
+        raise AssertionError("the block must not run")
 
 
 def test_a_resolver_of_a_file_that_no_program_used_settles_nothing(
@@ -173,6 +199,7 @@ def test_a_replica_is_refused(client: tuff.Client, dsn: str) -> None:
         tx.publish(ORDERS, "sold one apple")
 
 
+@needs("pgbouncer")
 @pytest.mark.parametrize("mode", ["statement", "transaction", "session"])
 def test_a_pooler_works_unless_it_allows_no_transactions(
     client: tuff.Client, server: DecidingServer, cluster: Postgresql, dsn: str, mode: str,

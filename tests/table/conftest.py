@@ -10,11 +10,24 @@ from tests.client.conftest import client as client
 from tests.client.conftest import server as server
 from tests.http.process import ServerProcess
 from tests.table.service_model import Service
-from tuff.tables.leveldb_table import TransactionalTable
+from tuff.tables.leveldb_table import LevelDbVersionStore
+from tuff.tables.open_transactions import BUFFER_BYTES_MAX
+from tuff.tables.row_format import new_table_id
 from tuff.tables.versioned_table import VersionedTable
 
 # Opens the table for a path, in the engine that is tested.
 OpenTable = Callable[..., VersionedTable]
+
+
+def open_with_id(
+    path: Path | str,
+    *,
+    buffer_bytes: int = BUFFER_BYTES_MAX,
+    new_id: Callable[[], bytes] = new_table_id,
+) -> VersionedTable:
+    """A `TransactionalTable` whose id is known."""
+    store = LevelDbVersionStore(Path(path), new_id=new_id)
+    return VersionedTable(str(path), store, buffer_bytes=buffer_bytes)
 
 
 @pytest.fixture
@@ -30,7 +43,7 @@ async def loop_client(server: ServerProcess) -> AsyncIterator[tuff.AsyncClient]:
 
 @pytest.fixture
 def open_table() -> OpenTable:
-    return TransactionalTable
+    return open_with_id
 
 
 @pytest.fixture

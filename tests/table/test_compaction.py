@@ -13,17 +13,17 @@ from tests.table.conftest import OpenTable
 from tests.table.crash_copy import copy_as_crashed
 from tests.table.service_model import Service
 from tests.table.transactions import left_invalid, read, write
-from tuff.client_errors import WrongStateError
-from tuff.leveldb.scan import Rows
+from tuff.errors import WrongStateError
 from tuff.protocol.errors import (
     BadRequestError,
     StorageUnavailableError,
     TransactionNotInProgressError,
 )
 from tuff.tables.compaction import droppable
-from tuff.tables.leveldb_database import Batch, TableDatabase
+from tuff.tables.leveldb_database import TableDatabase, WriteBatch
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.versioned_table import VersionedTable
+from tuff_storage.leveldb.scan import Rows
 
 
 def stored(table: VersionedTable, kind: bytes = b"r") -> list[bytes]:
@@ -38,7 +38,7 @@ def copies_before_each_write(home: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     copies: list[Path] = []
     real = TableDatabase.write
 
-    def copying(store: TableDatabase, batch: Batch) -> None:
+    def copying(store: TableDatabase, batch: WriteBatch) -> None:
         copies.append(home / f"copy-{len(copies)}")
         copy_as_crashed(home / "table", copies[-1])
         real(store, batch)
@@ -100,9 +100,9 @@ def test_a_compaction_keeps_the_snapshot_of_an_open_transaction(
         context.run(table.start_tx, reader)
     table.start_tx(writer)
     table.put(b"a", b"new")
-    table.commit_tx()
+    table.commit_tx(writer)
     service.commit(writer)
-    table.post_commit()
+    table.post_commit(writer)
 
     table.compact(service)
 
@@ -142,16 +142,16 @@ def test_after_a_compaction_an_ended_transaction_can_neither_read_nor_write(
     with pytest.raises(TransactionNotInProgressError, match="start another"):
         table.get(b"b")
     with pytest.raises(TransactionNotInProgressError, match="start another"):
-        table.commit_tx()
-    table.rollback_tx()
+        table.commit_tx(late)
+    table.rollback_tx(late)
     table.close()
 
     with open_table(tmp_path / "table") as again:
         again.start_tx(late)
         again.put(b"a", b"late")
         with pytest.raises(TransactionNotInProgressError, match="start another"):
-            again.commit_tx()
-        again.rollback_tx()
+            again.commit_tx(late)
+        again.rollback_tx(late)
         assert dict(read(service, again)) == {}
 
 
@@ -206,7 +206,7 @@ def test_a_compaction_waits_for_writes_in_flight(
     write_really, gate = TableDatabase.write, table._store._gate
     wait_really = gate.wait_for
 
-    def slow(store: TableDatabase, batch: Batch) -> None:
+    def slow(store: TableDatabase, batch: WriteBatch) -> None:
         if any(key.startswith(b"ra") and value is not None for key, value in batch):
             begun.set()
             assert go_on.wait(10)
@@ -219,7 +219,7 @@ def test_a_compaction_waits_for_writes_in_flight(
     def work() -> None:
         table.start_tx(late)
         table.put(b"a", b"late")
-        table.commit_tx()
+        table.commit_tx(late)
 
     monkeypatch.setattr(TableDatabase, "write", slow)
     monkeypatch.setattr(gate, "wait_for", wait)
@@ -284,14 +284,14 @@ def test_a_rollback_can_be_repeated_after_a_crash(
     for key in (b"a", b"b", b"c"):
         table.put(key, b"never")
     with copies_before_each_write(tmp_path, monkeypatch) as copies:
-        table.rollback_tx()
+        table.rollback_tx(doomed)
     table.close()
 
     assert len(copies) == 3
     for copy in copies:
         with TransactionalTable(copy) as crashed:
             crashed.start_tx(doomed)
-            crashed.rollback_tx()
+            crashed.rollback_tx(doomed)
             assert len(stored(crashed)) == 1
             assert stored(crashed, b"u") == []
 
@@ -318,13 +318,13 @@ def test_a_rollback_after_a_failed_write_raises(service: Service, tmp_path: Path
     table.put(b"a", b"never")
 
     with full_disk(home), pytest.raises(StorageUnavailableError, match="failed"):
-        table.commit_tx()
+        table.commit_tx(doomed)
     for _ in range(2):
         with pytest.raises(StorageUnavailableError, match="opened again"):
-            table.rollback_tx()
+            table.rollback_tx(doomed)
     table.start_tx(doomed)  # as a program does that starts it again to roll it back
     with pytest.raises(StorageUnavailableError, match="opened again"):
-        table.rollback_tx()
+        table.rollback_tx(doomed)
     service.invalidate(doomed)
     with pytest.raises(WrongStateError, match="no transaction"):
         table.put(b"a", b"lost")

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from tests.table.service_model import Service
@@ -13,6 +12,7 @@ from tuff.protocol.errors import BadRequestError, DamagedRecordError, StorageUna
 from tuff.protocol.transaction import Transaction
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.row_format import COMPACTED, FORMAT, TABLE_ID, Version, metadata_keys
+from tuff_storage.leveldb.engine import plyvel
 
 ROW_COUNT = 150
 BIT_STEP = 61 * 8 + 3  # bits; each byte in turn would take minutes
@@ -37,9 +37,9 @@ def home(tmp_path: Path) -> Path:
             table.start_tx(transaction)
             for key, value in ROWS:
                 table.put(key, old or value)
-            table.commit_tx()
+            table.commit_tx(transaction)
             service.commit(transaction)
-            table.post_commit()
+            table.post_commit(transaction)
         table._store._database._database.db.compact_range()
     return home
 
@@ -154,14 +154,14 @@ def test_a_damaged_undo_row_fails_the_rollback(tmp_path: Path) -> None:
     with TransactionalTable(tmp_path) as table:
         table.start_tx(transaction)
         table.put(b"a", b"1")
-        table.commit_tx()
+        table.commit_tx(transaction)
         [undo] = [key for key, _ in table._store._database.scan(b"u", b"v")]
     set_record(tmp_path, undo, b"wrong")
 
     with TransactionalTable(tmp_path) as table:
         table.start_tx(transaction)
         with pytest.raises(DamagedRecordError):
-            table.rollback_tx()
+            table.rollback_tx(transaction)
 
 
 @pytest.mark.parametrize("copy", [0, 1])

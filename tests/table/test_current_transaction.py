@@ -1,6 +1,7 @@
 """Which transaction is current: in threads, tasks, nested transactions, and outside of any."""
 
 import asyncio
+import gc
 from contextvars import Context, copy_context
 from threading import Event, RLock, Thread
 
@@ -8,8 +9,8 @@ import pytest
 
 from tests.table.service_model import Service
 from tests.table.transactions import fill, put_and_fail, read, transaction
-from tuff.client_errors import WrongStateError
-from tuff.tables.open_transactions import NESTED_COUNT_MAX
+from tuff.errors import WrongStateError
+from tuff.tables.open_transactions import ENDED_COUNT_MAX, NESTED_COUNT_MAX
 from tuff.tables.versioned_table import VersionedTable
 
 
@@ -29,9 +30,10 @@ def test_outside_of_a_transaction_a_call_is_refused(
 def test_after_commit_tx_reads_and_writes_are_refused(
     service: Service, table: VersionedTable
 ) -> None:
-    table.start_tx(service.start())
+    started = service.start()
+    table.start_tx(started)
     table.put(b"a", b"b")
-    table.commit_tx()
+    table.commit_tx(started)
 
     with pytest.raises(WrongStateError, match="no transaction"):
         table.put(b"a", b"late")
@@ -40,22 +42,24 @@ def test_after_commit_tx_reads_and_writes_are_refused(
 
 
 def test_a_hook_without_a_start_is_refused(service: Service, table: VersionedTable) -> None:
-    for hook in (table.commit_tx, table.post_commit, table.rollback_tx, table.tx_changes):
-        with pytest.raises(WrongStateError, match="start_tx"):
-            hook()
-    table.leave_tx()
+    never = service.start()
     table.start_tx(service.start())
-    with pytest.raises(WrongStateError, match="not current"):
-        table.update_tx(service.start())
+
+    for hook in ("update_tx", "tx_changes", "commit_tx", "post_commit", "rollback_tx"):
+        with pytest.raises(WrongStateError, match="start_tx"):
+            getattr(table, hook)(never)
+    table.leave_tx(never)
+    table.put(b"a", b"b")
 
 
 def test_a_committed_transaction_can_not_be_rolled_back(
     service: Service, table: VersionedTable
 ) -> None:
-    fill(service, table, "apple")
+    with transaction(service, table) as started:
+        table.put(b"apple", b"apple")
 
     with pytest.raises(WrongStateError, match="committed"):
-        table.rollback_tx()
+        table.rollback_tx(started)
     assert read(service, table) == [(b"apple", b"apple")]
 
 
@@ -74,15 +78,16 @@ def test_each_thread_works_in_its_own_transaction(service: Service, table: Versi
     seen: dict[int, list[tuple[bytes, bytes]]] = {}
 
     def work(number: int) -> None:
-        table.start_tx(started[number])
+        mine = started[number]
+        table.start_tx(mine)
         for row in range(50):
             table.put(b"%d/%d" % (number, row), b"%d" % row)
         seen[number] = list(table.scan())
-        table.commit_tx()
+        table.commit_tx(mine)
         if number % 2:
-            table.rollback_tx()
+            table.rollback_tx(mine)
         else:
-            table.post_commit()
+            table.post_commit(mine)
 
     threads = [Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -120,12 +125,13 @@ class NotingLock:
 def test_a_hook_waits_for_a_call_in_another_thread(
     service: Service, table: VersionedTable, hook: str
 ) -> None:
-    table.start_tx(service.start())
+    started = service.start()
+    table.start_tx(started)
     work, lock, done = table._transactions.current(), NotingLock(), list[str]()
     work.lock = table._compacting = lock  # type: ignore[assignment] # as far as it is used
 
     def call() -> None:
-        getattr(table, hook)(*([service] if hook == "compact" else []))
+        getattr(table, hook)(service if hook == "compact" else started)
         done.append(hook)
         lock.came.set()
 
@@ -202,14 +208,62 @@ def test_two_participants_on_one_table_do_not_end_the_outer_transaction(
     assert read(service, table) == [*inner, (b"outer", b"2")]
 
 
+def test_a_task_that_outlives_its_block_does_not_write_into_the_outer_one(
+    service: Service, table: VersionedTable
+) -> None:
+    with transaction(service, table):
+        table.put(b"outer", b"1")
+        with transaction(service, table):
+            elsewhere = copy_context()
+
+        with pytest.raises(WrongStateError, match="no transaction"):
+            elsewhere.run(table.put, b"late", b"1")
+
+    assert read(service, table) == [(b"outer", b"1")]
+
+
+def test_hooks_of_a_transaction_work_in_a_context_where_it_was_not_started(
+    service: Service, table: VersionedTable
+) -> None:
+    started = service.start()
+
+    def start_and_write() -> None:
+        table.start_tx(started)
+        table.put(b"there", b"1")
+
+    Context().run(start_and_write)
+    gc.collect()
+    assert list(table.tx_changes(started)) != []
+    table.commit_tx(started)
+    service.commit(started)
+    table.post_commit(started)
+
+    assert read(service, table) == [(b"there", b"1")]
+
+
+def test_ended_transactions_that_a_table_remembers_are_bounded(
+    service: Service, table: VersionedTable
+) -> None:
+    first = service.start()
+    table.start_tx(first)
+    for _ in range(2 * ENDED_COUNT_MAX):
+        fill(service, table, "apple")
+    table.put(b"pear", b"1")
+    for hook in (table.commit_tx, table.post_commit):
+        hook(first)
+
+    assert len(table._transactions._works) == ENDED_COUNT_MAX
+
+
 def test_after_leave_tx_no_transaction_is_current(service: Service, table: VersionedTable) -> None:
-    table.start_tx(service.start())
-    table.leave_tx()
+    started = service.start()
+    table.start_tx(started)
+    table.leave_tx(started)
 
     with pytest.raises(WrongStateError, match="no transaction"):
         table.put(b"a", b"b")
     with pytest.raises(WrongStateError, match="start_tx"):
-        table.rollback_tx()
+        table.rollback_tx(started)
     fill(service, table, "apple")
 
 
@@ -217,8 +271,9 @@ def test_after_leave_tx_the_outer_transaction_is_current_again(
     service: Service, table: VersionedTable
 ) -> None:
     with transaction(service, table):
-        table.start_tx(service.start())
-        table.leave_tx()
+        started = service.start()
+        table.start_tx(started)
+        table.leave_tx(started)
         table.put(b"outer", b"1")
 
     assert read(service, table) == [(b"outer", b"1")]
@@ -233,7 +288,7 @@ def test_open_transactions_of_a_context_are_bounded(
             table.start_tx(one)
         elsewhere = Context()
         elsewhere.run(table.start_tx, started[0])
-        elsewhere.run(table.rollback_tx)
+        elsewhere.run(table.rollback_tx, started[0])
 
         table.start_tx(service.start())
         with pytest.raises(WrongStateError, match="never ended"):
@@ -251,10 +306,10 @@ def test_a_hook_of_a_transaction_that_ended_in_another_context_is_refused(
     table.put(b"a", b"b")
     elsewhere = Context()
     elsewhere.run(table.start_tx, started)
-    elsewhere.run(table.rollback_tx)
+    elsewhere.run(table.rollback_tx, started)
 
     with pytest.raises(WrongStateError, match=r"is over on .* \(undone\)"):
-        getattr(table, hook)()
+        getattr(table, hook)(started)
 
 
 def test_starts_of_one_transaction_take_turns(service: Service, table: VersionedTable) -> None:

@@ -4,11 +4,13 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tuff
 from tuff.protocol.errors import DamagedRecordError
 from tuff.tables.compaction import Compacted
 from tuff.tables.hbase_row_format import (
@@ -171,3 +173,9 @@ def test_a_removal_changes_no_read(
     assert read(left) == read(every)
     assert goes.through is None or goes.through <= BOUND
     assert not [one for one in left if one.version.pointer in invalids and not one.is_undone]
+
+
+@pytest.mark.parametrize(("grace", "error"), [("1 h", TypeError), (-1, ValueError)])
+def test_a_grace_period_is_a_duration(grace: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="grace is a number of seconds"):
+        tuff.HBaseTransactionalTable("127.0.0.1:9", "stock", grace=grace)

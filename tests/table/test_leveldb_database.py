@@ -5,16 +5,16 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from tests.table.test_corruption import flip, key_of
-from tuff.client_errors import WrongStateError
-from tuff.leveldb.database import _leave_inherited, error_text
-from tuff.leveldb.scan import Rows
-from tuff.leveldb.scan import scan as scan_database
+from tuff.errors import WrongStateError
 from tuff.protocol.errors import StorageUnavailableError
 from tuff.tables.leveldb_database import DatabaseDamagedError, TableDatabase
+from tuff_storage.leveldb.database import _leave_inherited, error_text
+from tuff_storage.leveldb.engine import plyvel
+from tuff_storage.leveldb.scan import Rows
+from tuff_storage.leveldb.scan import scan as scan_database
 
 
 def table_file_with(home: Path, rows: list[tuple[bytes, bytes]]) -> Path:
@@ -151,7 +151,7 @@ def test_leveldb_syncs_verifies_and_creates_nothing(
             return self._database.write_batch(**options)
 
     with monkeypatch.context() as patched:
-        patched.setattr("tuff.leveldb.database.plyvel.DB", note)
+        patched.setattr("tuff_storage.leveldb.database.plyvel.DB", note)
         database = TableDatabase(tmp_path / "table")
     with closing(database):
         database._database.db = Noting(database._database.db)

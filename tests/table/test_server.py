@@ -143,10 +143,10 @@ def test_a_long_transaction_with_rows_is_not_read_only(
 ) -> None:
     with client.transaction(table, type="long") as tx:
         table.put(b"a", b"1")
-        assert list(table.tx_changes()) != []
+        assert list(table.tx_changes(tx.transaction)) != []
         transaction = tx.transaction
 
-    assert client.transactions.outcome(transaction).state == "committed"
+    assert client.transactions.get(transaction).state == "committed"
     assert read(client, table) == {b"a": b"1"}
 
 
@@ -166,7 +166,7 @@ def test_a_compaction_keeps_a_snapshot_of_the_server(
 
     table.start_tx(reader)
     assert table.get(b"a") == b"old"
-    table.rollback_tx()
+    table.rollback_tx(reader)
     client.transactions.abort(reader)
     assert read(client, table) == {b"a": b"new"}
 
@@ -177,8 +177,8 @@ def test_pointers_that_a_compaction_returns_can_be_truncated(
     lost = client.transactions.start()
     table.start_tx(lost)
     table.put(b"a", b"never")
-    table.commit_tx()
-    table.leave_tx()
+    table.commit_tx(lost)
+    table.leave_tx(lost)
     client.transactions.invalidate(lost)
 
     returned = table.compact(client)
@@ -267,13 +267,22 @@ class RefusingError(Exception):
     """Raised by `Refusing`."""
 
 
-class Refusing:
+class Refusing(tuff.TransactionAware):
     """A participant whose start fails."""
 
     name = "refusing"
 
     def start_tx(self, transaction: tuff.Transaction) -> None:
         raise RefusingError
+
+    def tx_changes(self, transaction: tuff.Transaction) -> list[bytes]:
+        raise AssertionError
+
+    def commit_tx(self, transaction: tuff.Transaction) -> None:
+        raise AssertionError
+
+    def rollback_tx(self, transaction: tuff.Transaction) -> None:
+        raise AssertionError
 
 
 def test_a_failed_start_of_another_participant_leaves_the_transaction(

@@ -31,11 +31,11 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.table.conftest import open_with_id
 from tests.table.crash_copy import copy_as_crashed
 from tests.table.service_model import Service, pointers_of
 from tuff.protocol.errors import TransactionNotInProgressError
 from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
-from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.versioned_table import VersionedTable
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class TableMachine(RuleBasedStateMachine):
 
     def open(self, home: Path) -> VersionedTable:
         self.home = home
-        return TransactionalTable(home, buffer_bytes=BUFFER_BYTES, new_id=lambda: TABLE_ID)
+        return open_with_id(home, buffer_bytes=BUFFER_BYTES, new_id=lambda: TABLE_ID)
 
     def copy_as_crashed(self, home: Path) -> None:
         copy_as_crashed(self.home, home)
@@ -226,10 +226,10 @@ class TableMachine(RuleBasedStateMachine):
         changes = {TABLE_ID + key for key in actor.wrote}
         if actor.transaction.type is TransactionType.LONG:
             changes = {TABLE_ID} if changes else set()
-        assert set(actor.run(self.table.tx_changes)) == changes
-        actor.run(self.table.commit_tx)
+        assert set(actor.run(self.table.tx_changes, actor.transaction)) == changes
+        actor.run(self.table.commit_tx, actor.transaction)
         self.service.commit(actor.transaction)
-        actor.run(self.table.post_commit)
+        actor.run(self.table.post_commit, actor.transaction)
         self.actors.remove(actor)
 
     @when(can_work)
@@ -238,7 +238,7 @@ class TableMachine(RuleBasedStateMachine):
         actor = self.actor(index, can_work)
         self.write_all(actor, rows)
         try:
-            actor.run(self.table.commit_tx)
+            actor.run(self.table.commit_tx, actor.transaction)
             actor.is_written = True
         except TransactionNotInProgressError:
             assert actor.is_dead
@@ -247,8 +247,8 @@ class TableMachine(RuleBasedStateMachine):
     @rule(index=indexes)
     def roll_back(self, index: int) -> None:
         actor = self.actor(index, lambda one: one.is_joined)
-        actor.run(self.table.rollback_tx)
-        actor.run(self.table.rollback_tx)
+        actor.run(self.table.rollback_tx, actor.transaction)
+        actor.run(self.table.rollback_tx, actor.transaction)
         self.service.abort(actor.transaction)
         self.forget(actor.transaction)
         self.actors.remove(actor)
@@ -311,7 +311,7 @@ class TableMachine(RuleBasedStateMachine):
             first = replace(actor.transaction, checkpoint_write_pointers=())
             actor.context = Context()
             actor.run(self.table.start_tx, first)
-            actor.run(self.table.rollback_tx)
+            actor.run(self.table.rollback_tx, first)
             self.service.abort(actor.transaction)
             self.forget(actor.transaction)
         elif not actor.is_dead:
@@ -343,7 +343,7 @@ class TableMachine(RuleBasedStateMachine):
         actor.is_joined = True
         self.reads_its_snapshot(actor)
         self.service.commit(actor.transaction)
-        actor.run(self.table.post_commit)
+        actor.run(self.table.post_commit, actor.transaction)
 
 
 class TestTable(TableMachine.TestCase):

@@ -10,7 +10,7 @@ import pytest
 from tests.table.conftest import OpenTable
 from tests.table.service_model import Service
 from tests.table.transactions import fill, read, transaction
-from tuff.client_errors import WrongStateError
+from tuff.errors import WrongStateError
 from tuff.protocol.errors import (
     RequestTooLargeError,
     StorageUnavailableError,
@@ -88,10 +88,10 @@ def test_a_rollback_removes_only_what_commit_tx_stored(
     table.start_tx(started)
     table.put(b"apple", b"never")
     table.put(b"pear", b"never")
-    table.commit_tx()
+    table.commit_tx(started)
 
-    table.rollback_tx()
-    table.rollback_tx()
+    table.rollback_tx(started)
+    table.rollback_tx(started)
     service.abort(started)
 
     assert read(service, table) == [(b"apple", b"apple")]
@@ -111,7 +111,7 @@ def test_another_process_can_roll_back_after_a_crash(
 
     with open_table(tmp_path) as second:
         second.start_tx(started)  # the value as it was before the checkpoint
-        second.rollback_tx()
+        second.rollback_tx(started)
         service.abort(started)
         assert read(service, second) == [(b"apple", b"apple")]
 
@@ -123,16 +123,16 @@ def test_another_process_can_continue_a_transaction_and_undo_all_of_it(
     with open_table(tmp_path) as first:
         first.start_tx(started)
         first.put(b"apple", b"1")
-        first.commit_tx()
-        changes = set(first.tx_changes())
+        first.commit_tx(started)
+        changes = set(first.tx_changes(started))
     with open_table(tmp_path) as second:
         second.start_tx(started)
         assert second.get(b"apple") == b"1"
         second.put(b"pear", b"2")
         assert len(changes) == 1
-        assert changes < set(second.tx_changes())
-        second.commit_tx()
-        second.rollback_tx()
+        assert changes < set(second.tx_changes(started))
+        second.commit_tx(started)
+        second.rollback_tx(started)
         service.abort(started)
         assert read(service, second) == []
 
@@ -143,14 +143,14 @@ def test_a_change_is_the_id_of_the_table_and_the_key(
     one = open_table(tmp_path / "a" / "stock", new_id=lambda: b"1" * 16)
     two = open_table(tmp_path / "b" / "stock", new_id=lambda: b"2" * 16)
 
-    with one, two, transaction(service, one, two):
-        assert list(one.tx_changes()) == []
+    with one, two, transaction(service, one, two) as started:
+        assert list(one.tx_changes(started)) == []
         one.put(b"apple", b"1")
         one.delete(b"pear")
         two.put(b"apple", b"1")
 
-        assert set(one.tx_changes()) == {b"1" * 16 + b"apple", b"1" * 16 + b"pear"}
-        assert set(two.tx_changes()) == {b"2" * 16 + b"apple"}
+        assert set(one.tx_changes(started)) == {b"1" * 16 + b"apple", b"1" * 16 + b"pear"}
+        assert set(two.tx_changes(started)) == {b"2" * 16 + b"apple"}
 
 
 def test_a_table_keeps_its_first_id(
@@ -160,10 +160,10 @@ def test_a_table_keeps_its_first_id(
     for number in (b"1", b"2"):
         with (
             open_table(tmp_path, new_id=lambda number=number: number * 16) as table,
-            transaction(service, table),
+            transaction(service, table) as started,
         ):
             table.put(b"a", b"")
-            changes.append(set(table.tx_changes()))
+            changes.append(set(table.tx_changes(started)))
 
     assert changes == [{b"1" * 16 + b"a"}] * 2
 
@@ -174,12 +174,12 @@ def test_a_long_transaction_has_one_change_for_all_writes(
     with open_table(tmp_path, buffer_bytes=1, new_id=lambda: b"1" * 16) as table:
         started = service.start(TransactionType.LONG)
         table.start_tx(started)
-        assert list(table.tx_changes()) == []
+        assert list(table.tx_changes(started)) == []
         table.put(b"apple", b"1")
         table.put(b"pear", b"1")
 
-        assert list(table.tx_changes()) == [b"1" * 16]
-        table.rollback_tx()
+        assert list(table.tx_changes(started)) == [b"1" * 16]
+        table.rollback_tx(started)
 
 
 def test_a_checkpoint_keeps_earlier_writes_and_can_hide_later_ones(
@@ -267,24 +267,26 @@ def test_a_long_transaction_can_not_write_after_tx_changes(
     service: Service, table: VersionedTable
 ) -> None:
     """It had no changes, so it would commit as read-only."""
-    table.start_tx(service.start(TransactionType.LONG))
-    assert table.tx_changes() == frozenset()
+    started = service.start(TransactionType.LONG)
+    table.start_tx(started)
+    assert table.tx_changes(started) == frozenset()
     table.put(b"late", b"")
 
     with pytest.raises(WrongStateError, match=r"b'late' of .* too late to be checked"):
-        table.commit_tx()
+        table.commit_tx(started)
 
 
 def test_a_commit_on_a_closed_table_raises(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     table = open_table(tmp_path / "closed")
-    table.start_tx(service.start())
+    started = service.start()
+    table.start_tx(started)
     table.put(b"a", b"")
     table.close()
 
     with pytest.raises(WrongStateError, match=r"table .* is closed"):
-        table.commit_tx()
+        table.commit_tx(started)
 
 
 def test_writes_beyond_the_buffer_are_stored_early(
@@ -297,7 +299,7 @@ def test_writes_beyond_the_buffer_are_stored_early(
         assert list(table._store.keys_of(writer.transaction_id)) == []
         table.put(b"b", b"x" * 500)
         assert list(table._store.keys_of(writer.transaction_id)) == [b"a", b"b"]
-        table.rollback_tx()
+        table.rollback_tx(writer)
 
 
 def test_a_damaged_older_version_does_not_affect_readers(
@@ -333,12 +335,13 @@ def test_a_repeated_rollback_does_not_use_the_store(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     table = open_table(tmp_path / "table")
-    table.start_tx(service.start())
+    started = service.start()
+    table.start_tx(started)
     table.put(b"a", b"")
-    table.rollback_tx()
+    table.rollback_tx(started)
     table.close()
 
-    table.rollback_tx()
+    table.rollback_tx(started)
 
 
 @pytest.mark.parametrize("has_views", [True, False])
@@ -364,4 +367,4 @@ def test_without_views_no_writes_are_stored_early_during_a_scan(
         table.put(b"c", b"")
         assert while_scanning == ([b"a", b"b"] if has_views else [b"a"])
         assert list(table._store.keys_of(writer.transaction_id)) == [b"a", b"b", b"c"]
-        table.rollback_tx()
+        table.rollback_tx(writer)

@@ -21,14 +21,14 @@ def transaction(service: Service, *tables: VersionedTable) -> Iterator[Transacti
         yield started
     except BaseException:
         for table in tables:
-            table.rollback_tx()
+            table.rollback_tx(started)
         service.abort(started)
         raise
     for table in tables:
-        table.commit_tx()
+        table.commit_tx(started)
     service.commit(started)
     for table in tables:
-        table.post_commit()
+        table.post_commit(started)
 
 
 def fill(service: Service, table: VersionedTable, *names: str) -> None:
@@ -56,8 +56,8 @@ def left_invalid(
     started = service.start()
     table.start_tx(started)
     table.put(key, value)
-    table.commit_tx()
-    table.leave_tx()
+    table.commit_tx(started)
+    table.leave_tx(started)
     service.invalidate(started)
     return started
 

@@ -29,6 +29,28 @@ def is_running(pid: int) -> bool:
     return True
 
 
+def test_a_test_may_stop_its_own_clock(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import time
+        from freezegun import freeze_time
+
+        @freeze_time("2030-01-01")
+        def test_publish_and_poll(tuff_client, tuff_topic):
+            assert time.gmtime().tm_year == 2030
+            with tuff_client.transaction() as tx:
+                tx.publish(tuff_topic, "hello")
+            (message,) = tuff_client.poll(tuff_topic, isolation="committed", wait=5)
+            assert message.payload == b"hello"
+            assert time.gmtime(message.timestamp_ms / 1000).tm_year != 2030
+        """
+    )
+
+    result = pytester.runpytest_subprocess(*QUIET)
+
+    result.assert_outcomes(passed=1)
+
+
 def test_a_test_is_given_a_client_and_a_topic_of_its_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.service import NewService, Service
+from tests.tx.service import NewService, Rows, Service
 from tx.settings import TransactionSettings
 
 
@@ -14,8 +14,13 @@ async def new_service(tmp_path: Path) -> AsyncIterator[NewService]:
     """Makes services that are not open yet; every one of their lives ends with the test."""
     lives: list[Service] = []
 
-    def new(settings: TransactionSettings | None = None, directory: Path = tmp_path) -> Service:
-        return Service(directory, settings, lives=lives)
+    def new(
+        settings: TransactionSettings | None = None,
+        directory: Path = tmp_path,
+        *,
+        rows: Rows | None = None,
+    ) -> Service:
+        return Service(directory, settings, rows=rows, lives=lives)
 
     yield new
     for life in lives:

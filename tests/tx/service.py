@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from kernel.event_loop import Arrivals
 from tests.tx.steps import SteppedDisk
-from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TransactionsUnavailableError,
@@ -18,9 +18,10 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
+from tx.calls import StartRequest
 from tx.leadership import Leadership
 from tx.manager import TransactionManager
-from tx.mixed_backups import StoreMark
+from tx.mixed_backups import RecordedFiles
 from tx.outcomes import OpenTransaction, Outcome
 from tx.settings import TransactionSettings
 from tx.wal import DiskFile
@@ -131,7 +132,7 @@ class Rows:
 
     async def publish_final(
         self, commits: Sequence[Sequence[PublishEntry]]
-    ) -> list[list[RollbackDetail] | TuffError]:
+    ) -> Sequence[list[RollbackDetail] | TuffError]:
         self.batches.append(len(commits))
         await self.writing.wait()
         written = [self._written(entries) for entries in commits]
@@ -152,7 +153,7 @@ class Rows:
             self.published += entries
         return details
 
-    async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:
+    async def roll_back(self, transaction_pointers: Collection[int]) -> None:
         await self.marking.wait()
         if self.marking_fails:
             raise StorageUnavailableError("the disk is full")
@@ -169,7 +170,7 @@ class Rows:
         for pointer in transaction_pointers:
             self.published_at_ms.pop(pointer, None)
 
-    def settle(self, transaction_pointers: Collection[int]) -> None:
+    def end_committed(self, transaction_pointers: Collection[int]) -> None:
         self.settled += transaction_pointers
         for pointer in transaction_pointers:
             self.carried.pop(pointer, None)
@@ -214,7 +215,11 @@ class NewService(Protocol):
     """Makes a service that is not open yet; the fixture of this name ends all its lives."""
 
     def __call__(
-        self, settings: TransactionSettings | None = None, directory: Path = ...
+        self,
+        settings: TransactionSettings | None = None,
+        directory: Path = ...,
+        *,
+        rows: Rows | None = None,
     ) -> "Service": ...
 
 
@@ -244,9 +249,11 @@ class Service:
         self.now_ms = now_ms
         self.observed: list[tuple[str, float]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self.may_forget = True
         self.manager = TransactionManager(
             directory,
             self.settings,
+            may_forget=lambda: self.may_forget,
             rows=self.rows,
             max_block_s=30,
             now_ms=lambda: self.now_ms,
@@ -260,7 +267,7 @@ class Service:
             open_file=self.disk.open_file,
         )
         self.durable = self.manager.durable
-        self.starts, self.completion = self.manager.starts, self.manager.completion
+        self.completion = self.manager.completion
         self.autocommit, self.sinks = self.manager.autocommit, self.manager.sinks
         self.invalid_list = self.manager.invalid_list
         self.monitoring, self.write_permits = self.manager.monitoring, self.manager.write_permits
@@ -270,7 +277,7 @@ class Service:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def open(self, mark: StoreMark | None = None) -> "Service":
+    async def open(self, mark: RecordedFiles | None = None) -> "Service":
         await self.manager.open(mark, leadership=self.leadership)
         self.spawn(self.durable.run())
         return self
@@ -304,8 +311,22 @@ class Service:
         timeout_s: float | None = None,
         client: str = "c",
         lease_s: float | None = None,
+        request_id: str | None = None,
+        is_messages_only: bool = False,
     ) -> OpenTransaction:
-        return await self.starts.start(kind, timeout_s, client, lease_s=lease_s)
+        return await self.completion.start(
+            StartRequest(
+                type=kind,
+                timeout_s=timeout_s,
+                client=client,
+                lease_s=lease_s,
+                request_id=request_id,
+                is_messages_only=is_messages_only,
+            )
+        )
+
+    def start_in_background(self, *, request_id: str) -> "asyncio.Task[OpenTransaction]":
+        return asyncio.create_task(self.begin(request_id=request_id))
 
     async def commit_at_its_rows(
         self, tx: OpenTransaction, changes: Collection[bytes] | None = None

@@ -1,7 +1,7 @@
-"""Can-commit, commit, abort, invalidate: write gates, claims, and which call waits for which."""
+"""Can-commit, commit, abort, invalidate: writes, claims, and which call waits for which."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -19,10 +19,11 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TransactionTimedOutError,
 )
+from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
-from tx.commit_and_abort import BegunCommit, CommitRequest
+from tx.calls import Answer, Commit
 from tx.edits import InvalidReason
-from tx.outcomes import EndedState, OpenTransaction, Outcome
+from tx.outcomes import EndedState, OpenTransaction
 from tx.settings import TransactionSettings
 
 
@@ -84,7 +85,7 @@ async def test_a_conflict_is_final_for_every_call(service: Service) -> None:
         lambda: service.completion.commit(one, changes=[b"k"]),
         lambda: service.completion.commit(one),
         lambda: service.completion.can_commit(one, [b"other"]),
-        lambda: service.starts.checkpoint(one),
+        lambda: service.completion.checkpoint(one),
     ):
         with pytest.raises(TransactionConflictError, match=str(first.transaction_id)):
             await call()
@@ -165,7 +166,7 @@ async def test_a_can_commit_is_refused_while_too_much_waits_for_the_disk(
 
 async def test_a_commit_with_publish_writes_rows_then_its_record(service: Service) -> None:
     tx = await service.begin()
-    checkpointed = await service.starts.checkpoint(tx.transaction_id)
+    checkpointed = await service.completion.checkpoint(tx.transaction_id)
     pointer = checkpointed.transaction.write_pointer
 
     outcome = await service.completion.commit(
@@ -265,40 +266,29 @@ async def test_a_claim_that_comes_to_nothing_lets_equal_changes_pass(service: Se
         await publishing
 
 
-def begin(
-    service: Service, tx: OpenTransaction, *changes: bytes, publish: bool = True
-) -> BegunCommit:
-    """A commit that waits for nothing but the disk; wait for its end at once."""
-    begun = maybe_begin(service, tx, *changes, publish=publish)
-    assert begun is not None
-    return begun
-
-
-def maybe_begin(
-    service: Service, tx: OpenTransaction, *changes: bytes, publish: bool = True
-) -> BegunCommit | None:
+def commit(
+    tx: OpenTransaction, *changes: bytes, publish: bool = True
+) -> Callable[[Answer], Commit]:
     entries = [entry(b"a")] if publish else []
-    request = CommitRequest(changes=frozenset(changes), publish=entries)
-    return service.completion.begin_commit(tx.transaction_id, request)
+    return lambda answer: Commit(answer, tx.transaction_id, frozenset(changes), entries)
 
 
-def begin_all(service: Service, opened: Sequence[OpenTransaction]) -> list[BegunCommit]:
-    return [begin(service, tx, b"%d" % number) for number, tx in enumerate(opened)]
+def commits(opened: Sequence[OpenTransaction]) -> list[Callable[[Answer], Commit]]:
+    return [commit(tx, b"%d" % number) for number, tx in enumerate(opened)]
 
 
 @pytest.mark.parametrize("publish", [True, False])
-async def test_commits_that_end_jointly_share_a_write_and_a_sync(
+async def test_commits_that_come_together_share_a_write_and_a_sync(
     service: Service, *, publish: bool
 ) -> None:
     opened = [await service.begin() for _ in range(5)]
     syncs_before = service.disk.sync_count
-    begun = [begin(service, tx, b"%d" % tx.transaction_id, publish=publish) for tx in opened]
 
-    outcomes = await service.completion.ended(begun)
+    answers = await service.completion.commit_all(
+        commit(tx, b"%d" % tx.transaction_id, publish=publish) for tx in opened
+    )
 
-    assert [each.state for each in outcomes if isinstance(each, Outcome)] == [
-        EndedState.COMMITTED
-    ] * 5
+    assert [type(each) for each in answers] == [tuple] * 5
     assert service.rows.batches == ([5] if publish else [])
     assert service.disk.sync_count == syncs_before + 1
     assert [each.pointer for each in service.rows.published] == [
@@ -311,83 +301,102 @@ async def test_a_commit_whose_rows_fail_does_not_fail_its_neighbours(service: Se
     failed = opened[1]
     service.rows.failures[failed.transaction_id] = TopicNotFoundError("it was deleted")
 
-    outcomes = await service.completion.ended([begin(service, tx) for tx in opened])
+    answers = await service.completion.commit_all(map(commit, opened))
 
-    assert [type(each) for each in outcomes] == [Outcome, TopicNotFoundError, Outcome]
+    assert [type(each) for each in answers] == [tuple, TopicNotFoundError, tuple]
     states = [await service.state_of(tx.transaction_id) for tx in opened]
     assert states == [("committed", None), ("invalid", "invalidated"), ("committed", None)]
     assert service.rows.marked == [failed.transaction_id]
-    assert all(maybe_begin(service, tx) is None for tx in opened)
 
 
 async def test_rows_that_fail_fail_all_commits_of_their_write(service: Service) -> None:
     opened = [await service.begin() for _ in range(2)]
     service.rows.failure = StorageUnavailableError("disk full")
 
-    outcomes = await service.completion.ended(begin_all(service, opened))
+    answers = await service.completion.commit_all(commits(opened))
 
-    assert outcomes == [service.rows.failure] * 2
+    assert answers == [service.rows.failure] * 2
     assert service.rows.marked == [tx.transaction_id for tx in opened]
     service.rows.failure = None
     following = [await service.begin() for _ in range(2)]  # nothing claims their changes any more
-    await service.completion.ended(begin_all(service, following))
+    answers = await service.completion.commit_all(commits(following))
+    assert [type(each) for each in answers] == [tuple, tuple]
 
 
-async def test_a_commit_begins_only_if_it_waits_for_nothing_but_the_disk(service: Service) -> None:
-    first, second, third = [await service.begin() for _ in range(3)]
-    request = CommitRequest(changes=frozenset(), publish=[entry(b"a", pointer=7)])
-    with pytest.raises(BadRequestError, match="none of"):
-        service.completion.begin_commit(first.transaction_id, request)
-    begun = begin(service, first, b"k")
+async def test_a_commit_that_waits_or_is_refused_delays_none_that_came_with_it(
+    service: Service,
+) -> None:
+    first, second, third, fourth = [await service.begin() for _ in range(4)]
+    permit = await service.write_permits.enter(third.transaction_id, TOPIC)
+    service.rows.writing.clear()
+    foreign = CommitOf(fourth, [entry(b"a", pointer=7)])
 
-    assert maybe_begin(service, second, b"k") is None  # claimed
-    assert maybe_begin(service, first, b"k") is None  # its turn is not over
-    await service.completion.ended([begun])
-    assert maybe_begin(service, second, b"k") is None  # a conflict, which `commit` reports
-    assert maybe_begin(service, first, b"k") is None  # it has ended
-    await service.write_permits.enter(third.transaction_id, TOPIC)
-    assert maybe_begin(service, third) is None  # a write is under way
+    waiting = asyncio.create_task(
+        service.completion.commit_all(
+            [commit(first, b"k"), commit(second, b"k"), commit(third), foreign]
+        )
+    )
+    await turns()
+    assert service.rows.batches == [1]
+    service.rows.writing.set()
+    await turns()
+    assert await service.state_of(first.transaction_id) == ("committed", None)
+    assert not waiting.done()
+    permit.leave()
+
+    published, conflict, late, refused = await waiting
+    assert (type(published), type(late)) == (tuple, tuple)
+    assert isinstance(conflict, TransactionConflictError)
+    assert isinstance(refused, BadRequestError)
 
 
-async def test_a_commit_that_asks_other_servers_does_not_begin_at_once(service: Service) -> None:
+class CommitOf:
+    def __init__(self, tx: OpenTransaction, entries: Sequence[PublishEntry]) -> None:
+        self._tx, self._entries = tx, entries
+
+    def __call__(self, answer: Answer) -> Commit:
+        return Commit(answer, self._tx.transaction_id, frozenset(), self._entries)
+
+
+async def test_a_commit_that_asks_other_servers_delays_none_that_came_with_it(
+    service: Service,
+) -> None:
     service.rows.asks_others = True
-    tx = await service.begin()
+    opened = [await service.begin() for _ in range(2)]
 
-    assert maybe_begin(service, tx, b"k") is None
-    assert begin(service, await service.begin(), b"k", publish=False).lsn is not None
+    answers = await service.completion.commit_all(
+        [commit(opened[0], b"k"), commit(opened[1], b"k2", publish=False)]
+    )
 
-    outcome = await service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
-    assert outcome.state is EndedState.COMMITTED
+    assert [type(each) for each in answers] == [tuple, tuple]
 
 
-async def test_joint_commits_that_a_failing_log_cuts_off_say_so(service: Service) -> None:
+async def test_commits_that_a_failing_log_cuts_off_say_so(service: Service) -> None:
     opened, other = [await service.begin() for _ in range(2)], await service.begin()
     service.rows.writing.clear()
-    begun = [begin(service, tx) for tx in opened]
-    ending = asyncio.create_task(service.completion.ended(begun))
+    ending = asyncio.create_task(service.completion.commit_all(map(commit, opened)))
     await turns()
     await service.break_log(other)
     await service.durable.reopen()
 
     service.rows.writing.set()
 
-    outcomes = await ending
-    for tx, outcome in zip(opened, outcomes, strict=True):
-        assert isinstance(outcome, TransactionsUnavailableError)
-        assert str(tx.transaction_id) in outcome.detail
+    answers = await ending
+    for tx, answer in zip(opened, answers, strict=True):
+        assert isinstance(answer, TransactionsUnavailableError)
+        assert str(tx.transaction_id) in answer.detail
         assert await service.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
 
 
-async def test_joint_commits_that_take_too_long_go_on_by_themselves(
-    new_service: NewService,
-) -> None:
+async def test_commits_that_take_too_long_go_on_by_themselves(new_service: NewService) -> None:
     service = await new_service(TransactionSettings(ending_timeout_s=0.01)).open()
     opened = [await service.begin() for _ in range(2)]
     service.rows.writing.clear()
 
-    with pytest.raises(TransactionsUnavailableError, match="under way"):
-        await service.completion.ended([begin(service, tx) for tx in opened])
+    answers = await service.completion.commit_all(map(commit, opened))
 
+    assert [type(each) for each in answers] == [TransactionsUnavailableError] * 2
+    assert all("under way" in str(each) for each in answers)
     service.rows.writing.set()
     await turns()
     states = [await service.state_of(tx.transaction_id) for tx in opened]
@@ -492,7 +501,7 @@ async def test_a_time_out_marks_rows_and_wakes_readers_without_a_call(service: S
 async def test_read_only_is_refused_for_a_transaction_that_wrote(service: Service) -> None:
     carried, checkpointed, named = [await service.begin() for _ in range(3)]
     service.rows.carried[carried.transaction_id] = "ns:t"
-    await service.starts.checkpoint(checkpointed.transaction_id)
+    await service.completion.checkpoint(checkpointed.transaction_id)
     await service.completion.can_commit(named.transaction_id, [b"k"])
 
     for tx in (carried, checkpointed, named):

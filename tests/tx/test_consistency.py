@@ -68,7 +68,7 @@ async def make_history(directory: Path) -> None:
         await service.begin(kind)
         for kind in (TransactionType.SHORT, TransactionType.SHORT, TransactionType.LONG)
     ]
-    await manager.starts.checkpoint(first.transaction_id)
+    await manager.completion.checkpoint(first.transaction_id)
     await manager.completion.can_commit(first.transaction_id, [b"k"])
     await manager.completion.commit(first.transaction_id, publish=[entry(b"a")])
     with pytest.raises(TransactionConflictError):
@@ -86,7 +86,7 @@ async def make_history(directory: Path) -> None:
     service = await service.crash()
     await service.completion.commit(leased.transaction_id)
     still = await service.begin()
-    await service.starts.checkpoint(still.transaction_id)
+    await service.completion.checkpoint(still.transaction_id)
     done = await begin_epoch(service, 1, "another")
     await service.completion.commit(done.transaction_id)
     await service.sinks.forget("s")
@@ -199,9 +199,20 @@ def place(tmp_path: Path) -> Path:
 ONE_DIRECTORY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@ONE_DIRECTORY
+@settings(ONE_DIRECTORY, max_examples=25)
 @given(changes=CHANGES)
 def test_edits_that_were_dropped_repeated_or_moved_end_no_process(
+    past: Path, place: Path, changes: list[tuple[str, int, int]]
+) -> None:
+    edits = [edit for _, edit in edits_in(past)]
+
+    judge(put(place, first_image(past), forged(edits, changes)))
+
+
+@pytest.mark.slow
+@settings(ONE_DIRECTORY, max_examples=1_000)
+@given(changes=CHANGES)
+def test_many_edits_that_were_dropped_repeated_or_moved_end_no_process(
     past: Path, place: Path, changes: list[tuple[str, int, int]]
 ) -> None:
     edits = [edit for _, edit in edits_in(past)]

@@ -15,9 +15,9 @@ from tuff.protocol.ids import Offset
 from tx.durable_state import ServiceState
 from tx.edits import BlockReturned
 from tx.files import FileHeader, FileKind, known_file, list_files, pack_header, read_header
-from tx.mixed_backups import StoreMark
+from tx.mixed_backups import RecordedFiles
 from tx.settings import TransactionSettings
-from tx.wal import pack_edit
+from tx.wal import pack_edits
 
 
 def newest(directory: Path, kind: str) -> Path:
@@ -161,7 +161,7 @@ async def test_missing_files_are_damage_and_never_an_empty_beginning(
     for path in service.directory.glob(f"{kind}.*"):
         path.unlink()
 
-    again = await service.next_life().open(StoreMark(STORE_ID, service.rows.reserved))
+    again = await service.next_life().open(RecordedFiles(STORE_ID, service.rows.reserved))
 
     assert again.manager.status.state is ServiceState.DOWN
 
@@ -218,7 +218,7 @@ async def test_a_message_store_without_the_messages_of_a_commit_is_refused(
     tx = await service.begin()
     committed = await service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
     await service.kill()
-    older = StoreMark(STORE_ID, seen_lsn=0, last=Offset(NOW_MS, 1), carried=frozenset[int]())
+    older = RecordedFiles(STORE_ID, seen_lsn=0, last=Offset(NOW_MS, 1), carried=frozenset[int]())
 
     refused = await service.next_life().open(older)
     await refused.kill()
@@ -246,9 +246,12 @@ async def test_files_beside_a_message_store_that_knows_more_are_refused(
     await service.restart()
 
     for mark, words in (
-        (StoreMark("ff" * 16, reserved), "belongs to store"),
-        (StoreMark(STORE_ID, reserved + 10_000), "older"),
-        (StoreMark(STORE_ID, reserved, seen_lsn=10**6), "has seen 1000000: the transaction files"),
+        (RecordedFiles("ff" * 16, reserved), "belongs to store"),
+        (RecordedFiles(STORE_ID, reserved + 10_000), "older"),
+        (
+            RecordedFiles(STORE_ID, reserved, seen_lsn=10**6),
+            "has seen 1000000: the transaction files",
+        ),
     ):
         again = await service.next_life().open(mark)
         assert again.manager.status.state is ServiceState.DOWN
@@ -256,7 +259,9 @@ async def test_files_beside_a_message_store_that_knows_more_are_refused(
         await again.kill()
 
     for highest in (reserved, 1):
-        empty = await new_service(directory=tmp_path / "empty").open(StoreMark(STORE_ID, highest))
+        empty = await new_service(directory=tmp_path / "empty").open(
+            RecordedFiles(STORE_ID, highest)
+        )
         assert empty.manager.status.state is ServiceState.DOWN
         assert list((tmp_path / "empty").iterdir()) == []
         await empty.kill()
@@ -384,7 +389,9 @@ async def test_messages_of_a_transaction_that_the_files_do_not_know_are_refused(
     tx = await service.begin()
     await service.kill()
     pointer = tx.transaction_id
-    known = StoreMark(STORE_ID, carried=frozenset({pointer, pointer + 1}))  # the second is reserved
+    known = RecordedFiles(
+        STORE_ID, carried=frozenset({pointer, pointer + 1})
+    )  # the second is reserved
 
     taken = await service.next_life().open(known)
     await taken.kill()
@@ -409,7 +416,7 @@ async def test_what_a_log_has_behind_the_length_that_the_next_one_states_is_not_
     first, *_ = sorted(service.directory.glob("txlog.*"), key=lambda path: int(path.suffix[1:]))
     lsn = header_of(newest(service.directory, "txlog"), FileKind.LOG).lsn
     with first.open("ab") as log:
-        log.write(pack_edit(lsn, BlockReturned(NOW_MS)))
+        log.write(pack_edits([(lsn, BlockReturned(NOW_MS))]))
 
     again = await service.next_life().open()
 
@@ -437,7 +444,7 @@ async def test_a_log_that_is_missing_between_two_others_is_named(service: Servic
 
 async def test_the_first_log_names_none_before_it(new_service: NewService, tmp_path: Path) -> None:
     """Beside it is the snapshot file that a server without transactions made."""
-    unused = await new_service(TransactionSettings(enabled=False)).open(StoreMark(STORE_ID))
+    unused = await new_service(TransactionSettings(enabled=False)).open(RecordedFiles(STORE_ID))
     await unused.kill()
     service = await new_service().open()
     await service.kill()

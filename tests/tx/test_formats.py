@@ -184,12 +184,14 @@ def test_a_proof_inside_a_change_key_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "moved", "beyond"), [("ff" * 16, 0, 0), (STORE_ID, 1, 0), (STORE_ID, 0, 1)]
+    ("stored_id", "moved", "beyond"), [("ff" * 16, 0, 0), (STORE_ID, 1, 0), (STORE_ID, 0, 1)]
 )
-def test_a_proof_that_is_not_of_its_place_is_damage(owner: str, moved: int, beyond: int) -> None:
+def test_a_proof_that_is_not_of_its_place_is_damage(
+    stored_id: str, moved: int, beyond: int
+) -> None:
     data, _ = unproven_log()
     offset = len(data) + moved
-    data += pack_proof(owner, offset=offset, length=offset + beyond)
+    data += pack_proof(stored_id, offset=offset, length=offset + beyond)
 
     with pytest.raises(DamagedFilesError, match=rf"damaged at byte {offset - moved}: "):
         read_log("txlog.1", data)

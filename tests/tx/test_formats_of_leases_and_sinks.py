@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.inspect_files import snapshot_rows
+from admin.inspect_files import snapshot_lines
 from tests.formats.transaction_files import read_edit
 from tests.formats.transaction_files import read_snapshot as stranger_reads_snapshot
 from tests.tx.service import NOW_MS, STORE_ID
@@ -100,7 +100,7 @@ def test_a_stranger_reads_the_golden_bytes() -> None:
 
 
 @pytest.mark.parametrize("kind", FileKind)
-@pytest.mark.parametrize("version", [0, 4])
+@pytest.mark.parametrize("version", [0, 5])
 def test_a_file_of_another_version_is_refused(kind: FileKind, version: int) -> None:
     data = bytearray(pack_header(kind, HEADER))
     data[8:10] = version.to_bytes(2, "big")
@@ -114,7 +114,7 @@ def test_people_are_shown_leases_and_sinks(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.1"
     path.write_bytes(pack_snapshot(HEADER, image()))
 
-    rows = list(snapshot_rows(path))
+    rows = list(snapshot_lines(path))
 
     assert [row["lease_ms"] for row in rows if row["kind"] == "open"] == [60_000, 60_000]
     (first, _) = [row for row in rows if row["kind"] == "sink"]

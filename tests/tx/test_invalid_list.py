@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.tx.service import TOPIC, NewService, Service, turns
 from tx.edits import InvalidReason
 from tx.settings import TransactionSettings
@@ -96,3 +98,116 @@ async def test_the_invalid_list_is_shown_once_no_crash_can_undo_it(service: Serv
     service.disk.release()
     await ending
     assert (await showing).pointers == [tx.transaction_id]
+
+
+async def listed(service: Service) -> list[int]:
+    return list((await service.write_permits.snapshot()).invalids)
+
+
+async def test_a_transaction_of_messages_only_that_wrote_nothing_leaves_nothing(
+    service: Service,
+) -> None:
+    """The invalid list grew for ever by programs that died after a start."""
+    tx = await service.begin(timeout_s=1, is_messages_only=True)
+    other = await service.begin(timeout_s=1)
+
+    await service.later(1_000)
+    await service.later(1_000)
+
+    assert await listed(service) == [other.transaction_id]
+    assert await service.state_of(tx.transaction_id) == ("invalid", "timed_out")
+
+
+async def test_a_transaction_of_messages_only_is_pruned_once_its_rows_are_marked(
+    service: Service,
+) -> None:
+    tx = await service.begin(is_messages_only=True)
+    checked = await service.completion.checkpoint(tx.transaction_id)
+    service.rows.carried[checked.transaction.write_pointer] = "ns:t"
+    service.rows.marking.clear()
+    await service.completion.invalidate(tx.transaction_id)
+
+    await service.later(2_000)
+    assert await listed(service) == list(checked.pointers)
+
+    service.rows.marking.set()
+    await turns()
+    await service.later(2_000)
+    assert await listed(service) == []
+
+
+async def test_a_transaction_of_messages_only_stays_listed_while_it_writes(
+    service: Service,
+) -> None:
+    tx = await service.begin(is_messages_only=True)
+    permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
+    await service.completion.invalidate(tx.transaction_id)
+
+    await service.later(2_000)
+    assert await listed(service) == [tx.transaction_id]
+
+    permit.leave()
+    await service.later(2_000)
+    assert await listed(service) == []
+
+
+@pytest.mark.parametrize("ends", [Service.crash, Service.restart])
+@pytest.mark.parametrize("is_invalid", [True, False])
+async def test_that_only_messages_take_part_is_known_after_the_server_was_started_again(
+    service: Service, ends: object, *, is_invalid: bool
+) -> None:
+    tx = await service.begin(timeout_s=10, is_messages_only=True)
+    service.rows.marking_fails = is_invalid
+    service.rows.carried[tx.transaction_id] = "ns:t"
+    if is_invalid:
+        await service.completion.invalidate(tx.transaction_id)
+    await service.durable.synced_in_time(service.durable.state.lsn)
+
+    again = await ends(service)  # type: ignore[operator]  # one of the two methods
+    await again.later(2_000)
+    service.rows.marking_fails = False
+    service.rows.carried.clear()
+    for _ in range(8):
+        await again.later(2_000)
+
+    assert tx.transaction_id not in await listed(again)
+
+
+@pytest.mark.parametrize("ends", [Service.crash, Service.restart])
+async def test_a_transaction_that_another_store_has_joined_stays_on_the_list(
+    service: Service, ends: object
+) -> None:
+    """What the store keeps under its pointers would become visible."""
+    tx = await service.begin(timeout_s=10, is_messages_only=True)
+    await service.completion.join(tx.transaction_id)
+
+    again = await ends(service)  # type: ignore[operator]  # one of the two methods
+    for _ in range(8):
+        await again.later(2_000)
+
+    assert tx.transaction_id in await listed(again)
+
+
+async def test_a_join_waits_for_its_sync(service: Service) -> None:
+    tx = await service.begin(is_messages_only=True)
+    service.disk.hold()
+    joining = [asyncio.create_task(service.completion.join(tx.transaction_id)) for _ in range(2)]
+    await turns()
+    assert not any(each.done() for each in joining)
+
+    service.disk.release()
+    await asyncio.gather(*joining)
+
+
+async def test_what_an_operator_has_taken_off_the_list_does_not_keep_the_rest(
+    service: Service,
+) -> None:
+    tx = await service.begin(is_messages_only=True)
+    checked = await service.completion.checkpoint(tx.transaction_id)
+    await service.completion.invalidate(tx.transaction_id)
+    await service.invalid_list.truncate(pointers=[checked.transaction.write_pointer])
+
+    await service.later(2_000)
+
+    assert await listed(service) == []
+    assert not service.durable.state.prunable

@@ -25,7 +25,7 @@ from tx.files import (
     list_files,
 )
 from tx.leadership import NotLeaderError, Tenure
-from tx.mixed_backups import StoreMark
+from tx.mixed_backups import RecordedFiles
 from tx.recovery import recover
 from tx.settings import TransactionSettings
 from tx.state import TransactionState
@@ -497,7 +497,7 @@ async def test_a_leader_begins_behind_the_empty_snapshot_of_a_server_without_tra
     servers: Servers,
 ) -> None:
     unused = Service(servers.directory, TransactionSettings(enabled=False))
-    await unused.open(StoreMark(STORE_ID))
+    await unused.open(RecordedFiles(STORE_ID))
 
     leader = await servers.opened()
 

@@ -32,7 +32,7 @@ async def test_a_decision_looks_at_the_lease_itself(service: Service) -> None:
     calls = [
         service.completion.renew,
         service.completion.commit,
-        service.starts.checkpoint,
+        service.completion.checkpoint,
         lambda one: service.completion.can_commit(one, ()),
     ]
     started = [await leased(service) for _ in calls]
@@ -137,7 +137,7 @@ async def test_the_length_of_a_lease_is_durable_with_the_start(service: Service)
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_after_a_restart_a_lease_is_whole_again(service: Service, is_clean: bool) -> None:
     tx = await leased(service)
-    await service.starts.checkpoint(tx.transaction_id)
+    await service.completion.checkpoint(tx.transaction_id)
     service.now_ms += 9_000
 
     again = await service.restart() if is_clean else await service.crash()

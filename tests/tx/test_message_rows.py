@@ -1,15 +1,13 @@
 """Rows are marked, and readers are woken, once the end of their transaction is durable (protocol
 §3.4, `wait`; §1, Durability)."""
 
-import asyncio
-
 import pytest
 
 from tests.tx.service import NOW_MS, Rows, Service, turns
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
-from tx.message_rows import EndedRows
+from tx.ended_rows import EndedRows
 from tx.state import TransactionState, fresh_image
-from tx.write_gates_and_key_locks import TransactionLocks
+from tx.under_way import UnderWay
 
 
 async def test_a_transaction_without_rows_has_nothing_marked(service: Service) -> None:
@@ -21,28 +19,39 @@ async def test_a_transaction_without_rows_has_nothing_marked(service: Service) -
     assert service.rows.marked == []
 
 
-async def test_rows_are_marked_once_however_many_ask_for_it(service: Service) -> None:
-    rows = service.rows
-    ended = EndedRows(TransactionLocks(), rows, spawn=service.spawn)
+async def test_rows_are_rolled_back_once_however_many_ask_for_it() -> None:
+    rows, done = Rows(), list[bool]()
+    ended = EndedRows(UnderWay(lambda: None), rows)
     rows.carried[7] = "ns:t"
-    rows.marking.clear()
 
-    ended._mark_if_needed(7, [7])
-    ended._mark_if_needed(7, [7])
-    waiting = asyncio.ensure_future(ended.marked(7, [7]))
+    ended.roll_back(7, [7], done.append)
     rows.carried.clear()  # a write under way may still give it rows
-    late = asyncio.ensure_future(ended.marked(7, [7]))
-    await turns()
-    assert (waiting.done(), late.done()) == (False, False)
-    rows.marking.set()
+    ended.roll_back(7, [7], done.append)
+    assert ended.begun == [(7, [7])]
+    assert done == []
 
-    assert (await waiting, await late) == (True, True)
-    assert rows.marked == [7]
+    ended.rolled_back(7, is_done=True)
+    assert done == [True, True]
+
+
+def test_a_rollback_waits_for_the_writes_under_way() -> None:
+    rows, under_way = Rows(), UnderWay(lambda: None)
+    ended = EndedRows(under_way, rows)
+    rows.carried[7] = "ns:t"
+    under_way.enter(7)
+
+    ended.roll_back(7, [7], lambda _: None)
+    assert ended.begun == []
+    under_way.leave(7)
+    for step, argument in under_way.ready:
+        step(argument)
+
+    assert ended.begun == [(7, [7])]
 
 
 def test_readers_wait_for_the_edit_itself_and_not_for_one_that_a_failed_log_lost() -> None:
     rows = Rows()
-    ended = EndedRows(TransactionLocks(), rows, spawn=lambda _: None)
+    ended = EndedRows(UnderWay(lambda: None), rows)
 
     ended.wake_once_durable(5, 7)
     ended.synced(4, [])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tx.service import NOW_MS, Service, turns
+from tuff.protocol.errors import TransactionNotInProgressError
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
@@ -173,3 +174,20 @@ async def test_outcomes_are_forgotten_in_time_unless_they_are_needed(service: Se
     for tx in (invalid, carried):
         with pytest.raises(Exception, match="remembered"):
             await service.completion.outcome(tx.transaction_id)
+
+
+async def test_no_outcome_is_forgotten_by_a_doubtful_clock(service: Service) -> None:
+    """After a restart with a clock far ahead, clients could not ask for any outcome."""
+    opened = await service.begin()
+    await service.completion.commit(opened.transaction_id, changes=frozenset((b"k",)), publish=[])
+
+    service.may_forget = False
+    await service.later(365 * 86_400_000)
+    found = await service.completion.outcome(opened.transaction_id)
+    assert isinstance(found, Outcome)
+    assert found.state is EndedState.COMMITTED
+
+    service.may_forget = True
+    await service.later(0)
+    with pytest.raises(TransactionNotInProgressError):
+        await service.completion.outcome(opened.transaction_id)

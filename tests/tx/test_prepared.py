@@ -106,7 +106,7 @@ async def test_only_a_resolve_ends_it_and_it_takes_no_writes(service: Service) -
         completion.invalidate(one),
         completion.can_commit(one, [b"x"]),
         completion.renew(one),
-        service.starts.checkpoint(one),
+        service.completion.checkpoint(one),
         service.write_permits.enter(one, TOPIC),
         service.write_permits.enter_rollback(one, TOPIC),
     ]
@@ -282,24 +282,28 @@ async def test_no_view_shows_it_as_prepared_before_that_is_durable(service: Serv
     await asyncio.gather(preparing, *shown)
 
 
-@pytest.mark.parametrize("call", ["prepare", "resolve"])
+@pytest.mark.parametrize("call", ["prepare", "resolve", "outcome"])
 async def test_an_answer_waits_until_its_edit_is_durable(service: Service, call: str) -> None:
     tx = await service.begin()
     if call == "resolve":
         await prepared(service, tx=tx)
     assert isinstance(service.disk, Disk)
     service.disk.hold()
-    answer: asyncio.Task[object] = asyncio.create_task(
-        prepared(service, tx=tx)
-        if call == "prepare"
-        else service.completion.commit_prepared(tx.transaction_id)
+    ending: asyncio.Task[object] = asyncio.create_task(
+        service.completion.commit_prepared(tx.transaction_id)
+        if call == "resolve"
+        else prepared(service, tx=tx)
     )
     await turns()
+    asked = asyncio.create_task(service.completion.outcome(tx.transaction_id))
+    await turns()
 
+    answer = asked if call == "outcome" else ending
     assert not answer.done()
 
     service.disk.release()
-    await answer
+    await ending
+    await asked
 
 
 async def test_a_failed_log_leaves_it_prepared(service: Service) -> None:

@@ -14,7 +14,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.transaction import TransactionType
 from tx.durable_state import ServiceState
 from tx.edits import BlockReturned
-from tx.mixed_backups import StoreMark
+from tx.mixed_backups import RecordedFiles
 from tx.settings import BLOCK_COUNT_MIN, RETRY_INTERVAL_MS, TransactionSettings
 
 
@@ -88,7 +88,7 @@ async def test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash(
     service: Service,
 ) -> None:
     tx = await service.begin()
-    await service.starts.checkpoint(tx.transaction_id)
+    await service.completion.checkpoint(tx.transaction_id)
     service.disk.hold()
     service.spawn(_ignored(service, tx.transaction_id))
     await turns()
@@ -276,7 +276,7 @@ async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
             await call()
     with pytest.raises(TransactionsUnavailableError):
         await service.write_permits.enter(tx.transaction_id, TOPIC)
-    assert service.write_permits.holder(tx.transaction_id) is None
+    assert service.write_permits.open_transaction_id(tx.transaction_id) is None
     await service.later(2000)
 
     await service.manager.start_service()
@@ -352,7 +352,7 @@ async def test_a_service_that_is_switched_off_stays_down_where_it_can_make_no_fi
     (tmp_path / "file").touch()
     service = new_service(TransactionSettings(enabled=False), tmp_path / "file" / "tx")
 
-    await service.open(StoreMark(STORE_ID))
+    await service.open(RecordedFiles(STORE_ID))
 
     assert service.manager.status.state is ServiceState.DOWN
     assert "tx.enabled" in service.manager.status.reason

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from kernel.exchange import Caller
 from tests.tx.service import NOW_MS, Service, turns
 from tuff.protocol.errors import (
     BadRequestError,
@@ -14,21 +15,21 @@ from tuff.protocol.errors import (
     TransactionInvalidatedError,
     TransactionUnknownError,
 )
-from tuff.protocol.exchange import Caller
 from tuff.protocol.transaction import TransactionType
+from tx.calls import StartRequest
 from tx.routes import client_of
 from tx.settings import BLOCK_COUNT_MIN, InvalidSettingError, TransactionSettings
 
 
 async def test_a_checkpoint_is_a_pointer_of_the_same_transaction(service: Service) -> None:
     tx = await service.begin()
-    checked = await service.starts.checkpoint(tx.transaction_id)
+    checked = await service.completion.checkpoint(tx.transaction_id)
     pointer = checked.transaction.write_pointer
 
     assert checked.transaction_id == tx.transaction_id
     assert checked.transaction.checkpoint_write_pointers == (pointer,)
     assert pointer in (await service.write_permits.snapshot()).in_progress
-    assert service.write_permits.holder(pointer) == tx.transaction_id
+    assert service.write_permits.open_transaction_id(pointer) == tx.transaction_id
     again = await service.crash()
     assert (await again.completion.outcome(pointer)).transaction_id == tx.transaction_id
     await again.completion.commit(pointer, changes=[])
@@ -38,7 +39,7 @@ async def test_a_checkpoint_is_a_pointer_of_the_same_transaction(service: Servic
 async def test_a_checkpoint_waits_for_its_sync(service: Service) -> None:
     tx = await service.begin()
     service.disk.hold()
-    checking = asyncio.create_task(service.starts.checkpoint(tx.transaction_id))
+    checking = asyncio.create_task(service.completion.checkpoint(tx.transaction_id))
     await turns()
     assert not checking.done()
 
@@ -53,7 +54,7 @@ async def test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_a
     tx = await service.begin()
     for _ in range(BLOCK_COUNT_MIN - 1):
         await service.begin()
-    checking = asyncio.create_task(service.starts.checkpoint(tx.transaction_id))
+    checking = asyncio.create_task(service.completion.checkpoint(tx.transaction_id))
     await turns()
     ending = asyncio.create_task(service.completion.invalidate(tx.transaction_id))
     await turns()
@@ -88,7 +89,7 @@ async def test_pointers_that_no_start_got_are_unknown(service: Service) -> None:
     for pointer in (0, 1, tx.transaction_id + 1, 2**63 - 1):
         with pytest.raises(TransactionUnknownError):
             await service.completion.outcome(pointer)
-        assert service.write_permits.holder(pointer) is None
+        assert service.write_permits.open_transaction_id(pointer) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ async def test_a_start_that_finds_too_much_waiting_for_the_disk_is_refused(
 async def test_no_more_transactions_are_in_progress_than_the_limit(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tx.start_and_checkpoint.OPEN_COUNT_MAX", 2)
+    monkeypatch.setattr("tx.machine.OPEN_COUNT_MAX", 2)
     await service.begin()
     await service.begin()
 
@@ -138,7 +139,7 @@ async def test_starts_that_wait_for_a_pointer_keep_the_quota(service: Service) -
     for _ in range(BLOCK_COUNT_MIN):
         await service.begin()
     waiting = [
-        asyncio.create_task(service.starts.start(TransactionType.SHORT, None, "c", caller=caller))
+        asyncio.create_task(service.completion.start(StartRequest(client="c", caller=caller)))
         for _ in range(8)
     ]
     await turns()

@@ -11,9 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.errors import TuffError
 from tuff.protocol.transaction import Transaction, TransactionType
-from tx.commit_and_abort import abort_edit, may_be_aborted
-from tx.conflicts import all_changes, can_commit
 from tx.consistency import contradiction
+from tx.decide import abort_edit, all_changes, can_commit, may_be_aborted
 from tx.edits import (
     Aborted,
     BlockKept,

@@ -96,7 +96,7 @@ async def states_of(service: Service, opened: Collection[OpenTransaction]) -> li
 async def test_a_transaction_that_holds_readers_back_beyond_max_block_is_invalidated(
     service: Service,
 ) -> None:
-    blocking = await service.starts.checkpoint(
+    blocking = await service.completion.checkpoint(
         (await service.begin(TransactionType.LONG)).transaction_id
     )
     other = await service.begin(TransactionType.LONG)

@@ -1,17 +1,18 @@
 """The transaction context; `tuff.commit_protocol` has its commit protocol."""
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
 
-from tuff import calls
 from tuff.aio.driver import AsyncDriver
-from tuff.calls import Duration, PollQuestion, Start, Undecided
 from tuff.commit_protocol import Block, CommitProtocol
-from tuff.new_messages import Publishable
 from tuff.participant import AsyncTransactionAware
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.durations import Duration, seconds_of
+from tuff.protocol.ids import MessageId, TopicLike, topic_of
 from tuff.protocol.transaction import Transaction
-from tuff.replies import Poll
+from tuff.publishing import Headers, Publishable, attributed, delay_of, ttl_of
+from tuff.reading import PollQuestion, Start, Undecided
+from tuff.replies import Poll, Published
 
 
 class AsyncTransactionContext:
@@ -31,6 +32,21 @@ class AsyncTransactionContext:
     def transaction(self) -> Transaction:
         """The current transaction. Raises: WrongStateError: there is none."""
         return self._protocol.transaction
+
+    @property
+    def published(self) -> list[Published]:
+        """What each `publish` of the block has written, in their order, after the commit.
+
+            async with client.transaction() as tx:
+                await tx.publish("shop:orders", "sold one apple")
+            print(tx.published[0].ids[0])
+
+        `ids` is empty for a call whose messages did not all fit into the 1 MiB that waits in
+        memory, and if the reply to the commit was lost.
+
+        Raises: WrongStateError: the block has not committed.
+        """
+        return self._protocol.published
 
     async def __aenter__(self) -> "AsyncTransactionContext":
         await begin_block(self._protocol, self._driver)
@@ -80,29 +96,37 @@ class AsyncTransactionContext:
 
     async def publish(
         self,
-        topic: TopicId,
-        *messages: Publishable,
+        topic: TopicLike,
+        *payloads: Publishable,
+        key: str | bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: Headers = (),
         ttl: Duration | None = None,
         delay: Duration | None = None,
         at: datetime | int | None = None,
-    ) -> None:
-        """Publish these with the commit: they become visible with the rows, or never.
+    ) -> Published:
+        """Publish these with the commit: they become visible with the rows, or never. The result
+        has what is known now: the `delayed_ids` of messages with a delay, and of others nothing;
+        `published` has their ids after the commit.
 
-        The messages of one topic keep their order. Up to 1 MiB of messages waits in memory; later
-        ones are stored on the server at once. `ttl`: whole seconds from the commit on (default: the
-        topic's). With `delay` or `at` (as in `Client.publish`) they are sent at once, and enter the
-        topic at that time if this transaction commits.
+        The parameters are those of `Client.publish`. The messages of one topic keep their order. Up
+        to 1 MiB of messages waits in memory; later ones are stored on the server at once. `ttl`
+        counts from the commit on. With `delay` or `at` they are sent at once, and enter the topic
+        at that time if this transaction commits.
 
         Raises:
             EmptyPublishError: there are no messages.
             TuffError: storing failed. Let it end the block: this transaction can't commit.
         """
-        ttl_s, delayed = calls.ttl_of(ttl), calls.delay_of(delay, at)
-        await self._driver.run(self._protocol.publish(topic, messages, ttl_s=ttl_s, delay=delayed))
+        messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
+        ttl_s, delayed = ttl_of(ttl), delay_of(delay, at)
+        return await self._driver.run(
+            self._protocol.publish(topic_of(topic), messages, ttl_s=ttl_s, delay=delayed)
+        )
 
     async def poll(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         start: Start | None = None,
         *,
         inclusive: bool = True,
@@ -123,7 +147,7 @@ class AsyncTransactionContext:
             limit=limit,
             transaction=self.transaction.transaction_id,
             undecided=undecided,
-            wait_s=calls.seconds_of(wait, what="wait"),
+            wait_s=seconds_of(wait, what="wait"),
             through=through,
             tags=tags,
         )

@@ -1,11 +1,14 @@
 """Runs a flow in the calling task (design §7)."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from tuff.calls import Call
-from tuff.flows import Flow, Hook, Pause, Step, Stop, StoppedError, Unless, is_under_way, run_hook
+from tuff.flows import Call, Flow, Hook, Pause, Step, Unless, run_hook
+from tuff.protocol.errors import TuffError
+from tuff.stops import Stop, StoppedError
+from tuff.tracebacks import without_frames, without_own_frames
 from tuff.tracing import TRACING
 
 T = TypeVar("T")
@@ -38,7 +41,9 @@ class AsyncDriver:
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; returns its result. A cancellation is thrown into the flow like an
         error, and raised after its clean-up. When the coroutine is closed, so is the flow, by a
-        GeneratorExit: nothing can be awaited any more."""
+        GeneratorExit: nothing can be awaited any more. An error of Tuff is raised without the
+        frames of the flow."""
+        handled = sys.exception()
         answer: object = None
         error: BaseException | None = None
         while True:
@@ -46,12 +51,14 @@ class AsyncDriver:
                 step = flow.send(answer) if error is None else flow.throw(error)
                 answer, error = await self._do(step), None
             except BaseException as raised:
-                if is_under_way(flow):
+                if getattr(flow, "gi_frame", None) is not None:  # it waits for a result
                     error = raised
                 elif isinstance(raised, StopIteration):
                     result: T = raised.value
                     return result
                 else:
+                    if isinstance(raised, TuffError):
+                        without_own_frames(raised, handled)
                     raise
 
     async def _do(self, step: Step) -> object:
@@ -68,13 +75,17 @@ class AsyncDriver:
                 return await self._send(step)
 
     async def _send(self, call: Call[Any]) -> object:
-        tracer = TRACING.tracer
-        if tracer is None:
-            return await self._transport.send(call)
-        with tracer.sending(call, self._transport.url) as traced:
-            answer: object = await self._transport.send(traced.call)
-            traced.answered(answer)
-            return answer
+        tracer, handled = TRACING.tracer, sys.exception()
+        try:
+            if tracer is None:
+                return await self._transport.send(call)
+            with tracer.sending(call, self._transport.url) as traced:
+                answer: object = await self._transport.send(traced.call)
+                traced.answered(answer)
+                return answer
+        except TuffError as error:
+            without_frames(error, handled)
+            raise
 
     async def _do_unless(self, stop: Stop, step: Step) -> object:
         stop.check()
@@ -96,3 +107,21 @@ class AsyncDriver:
             if limit.expired():
                 raise StoppedError from None
             raise
+
+
+class AsyncHeartbeats:
+    """Runs one flow beside the program. Belongs to one event loop."""
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self, flow: Callable[[], Flow[None]]) -> None:
+        """Run the flow; nothing happens if it was begun before."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._driver.run(flow()))
+
+    async def join(self) -> None:
+        """Wait until the flow has ended."""
+        if self._task is not None:
+            await self._task

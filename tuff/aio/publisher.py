@@ -2,84 +2,103 @@
 
 import asyncio
 import os
+from collections.abc import Iterable
+from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import Generic
 
 from tuff.aio.driver import AsyncDriver
 from tuff.batching import (
     Accumulator,
+    Addition,
     Batch,
-    Delivery,
     Limits,
-    Result,
+    addition_of,
+    deliver,
     fail,
-    require_own_process,
 )
-from tuff.client_errors import ConnectionLostError, WrongStateError
-from tuff.new_messages import Checked, Publishable, checked
-from tuff.tracing import traced
+from tuff.errors import ConnectionLostError, WrongStateError
+from tuff.flows import Retries, require_own_process
+from tuff.protocol.durations import Duration
+from tuff.protocol.ids import TopicLike
+from tuff.protocol.requests import Ack
+from tuff.publishing import Headers, Publishable
+from tuff.replies import Published
 
 
-class AsyncPublisher(Generic[Result]):
-    """As `tuff.Publisher`, with coroutines, for the tasks of one event loop."""
+class AsyncPublisher:
+    """A publisher like `tuff.Publisher`, with coroutines, for the tasks of one event loop.
 
-    def __init__(self, delivery: Delivery[Result], driver: AsyncDriver, limits: Limits) -> None:
-        self._delivery = delivery
+    What is left of a publisher that is not closed before its event loop ends is lost; a
+    ResourceWarning and a line of the log have the number of messages.
+    """
+
+    def __init__(self, driver: AsyncDriver, retries: Retries, limits: Limits, ack: Ack) -> None:
         self._driver = driver
+        self._deliver = partial(deliver, retries=retries, ack=ack)
         self._max_block_s = limits.max_block_s
-        self._accumulator: Accumulator[asyncio.Future[Result]] = Accumulator(
+        self._accumulator: Accumulator[asyncio.Future[Published]] = Accumulator(
             limits, claim=lambda receipt: not receipt.cancelled()
         )
-        self._turn = asyncio.Lock()  # the senders that wait keep their order
+        self._turn = asyncio.Lock()  # the callers that wait for room keep their order
         self._added = asyncio.Event()
         self._settled = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
 
-    async def send(self, message: Publishable) -> "asyncio.Future[Result]":
-        """As `Publisher.send`: `future = await publisher.send("…")`, and `await future` later."""
+    async def publish(
+        self,
+        topic: TopicLike,
+        *payloads: Publishable,
+        key: str | bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: Headers = (),
+        ttl: Duration | None = None,
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> "asyncio.Future[Published]":
+        """Add messages to the buffer, like `Publisher.publish`: `future = await
+        publisher.publish("shop:orders", "…")`, and `await future` later."""
         self._require_own_loop()
-        (data,) = traced(self._delivery.topic, [checked(message)])
+        addition = addition_of(
+            topic, payloads, key=key, tags=tags, headers=headers, ttl=ttl, delay=delay, at=at
+        )
         if self._max_block_s is None:
-            return await self._add_in_turn(data)
+            return await self._add_in_turn(addition)
         try:
             async with asyncio.timeout(self._max_block_s):
-                return await self._add_in_turn(data)
+                return await self._add_in_turn(addition)
         except TimeoutError:
             raise self._accumulator.full() from None
 
-    async def _add_in_turn(self, message: Checked) -> "asyncio.Future[Result]":
+    async def _add_in_turn(self, addition: Addition) -> "asyncio.Future[Published]":
         async with self._turn:
-            while not (self._accumulator.has_room(message) or self._is_closed):
+            while not (self._accumulator.has_room(addition) or self._is_closed):
                 # What waits may be less than a batch, and would linger.
                 self._accumulator.flush()
                 self._added.set()
                 await self._next_settled()
             loop = self._require_open()
-            receipt: asyncio.Future[Result] = loop.create_future()
-            was_empty = self._accumulator.is_empty
-            self._accumulator.add(message, receipt, now_s=loop.time())
-            if was_empty or self._accumulator.is_full:
+            receipt: asyncio.Future[Published] = loop.create_future()
+            if self._accumulator.add(addition, receipt, now_s=loop.time()):
                 self._added.set()
         return receipt
 
     async def flush(self) -> None:
-        """As `Publisher.flush`."""
+        """Wait until all messages are published; see `Publisher.flush`."""
         self._require_own_loop()
-        self._accumulator.flush()
+        number = self._accumulator.flush()
         self._added.set()
-        target_count = self._accumulator.added_count
-        while self._accumulator.settled_count < target_count:
+        while not self._accumulator.is_settled(number):
             await self._next_settled()
-        failure, self._failure = self._failure, None
+        failure = self._accumulator.take_failure()
         if failure is not None:
             raise failure
 
     async def close(self) -> None:
-        """As `Publisher.close`."""
+        """Publish what is left and end; see `Publisher.close`."""
         if os.getpid() != self._process_id or (self._is_closed and self._task is None):
             return
         self._require_own_loop()
@@ -93,7 +112,7 @@ class AsyncPublisher(Generic[Result]):
             if task is not None:
                 await task
 
-    async def __aenter__(self) -> "AsyncPublisher[Result]":
+    async def __aenter__(self) -> "AsyncPublisher":
         return self
 
     async def __aexit__(
@@ -102,7 +121,7 @@ class AsyncPublisher(Generic[Result]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; what was sent is published even if the block failed."""
+        """Close; what it accepted is published even if the block failed."""
         try:
             await self.close()
         except Exception as failure:
@@ -116,10 +135,11 @@ class AsyncPublisher(Generic[Result]):
         loop = self._loop = asyncio.get_running_loop()
         if self._task is None:
             self._task = loop.create_task(self._work())
+            self._task.add_done_callback(self._give_up)
         return loop
 
     def _require_own_loop(self) -> None:
-        require_own_process(self._process_id)
+        require_own_process(self._process_id, what="publisher")
         if self._loop not in (None, asyncio.get_running_loop()):
             raise WrongStateError(
                 "the publisher belongs to the event loop that used it first; make another one in "
@@ -131,29 +151,43 @@ class AsyncPublisher(Generic[Result]):
         await self._settled.wait()
 
     async def _work(self) -> None:
-        try:
-            while await self._wait_for_batch():
-                await self._publish(self._accumulator.take())
-        finally:
-            # Messages are left only if the task was cancelled, for example at the end of its loop.
-            self._is_closed = True
-            while not self._accumulator.is_empty:
-                batch = self._accumulator.take()
-                fail(batch, ConnectionLostError("the loop has ended", outcome_unknown=False))
-                self._accumulator.settled(batch)
-            self._settled.set()
+        while await self._wait_for_batch():
+            now_s = asyncio.get_running_loop().time()
+            await self._publish(self._accumulator.take(now_s=now_s))
 
-    async def _publish(self, batch: "Batch[asyncio.Future[Result]]") -> None:
+    def _give_up(self, _: "asyncio.Task[None]") -> None:
+        # Messages are left only if the task was cancelled, for example at the end of its loop,
+        # maybe before its first step.
+        self._is_closed = True
+        self._accumulator.flush()
+        while not self._accumulator.is_empty:
+            batch = self._accumulator.take(now_s=0.0)
+            error = ConnectionLostError("the loop has ended", outcome_unknown=False)
+            fail(batch, error)
+            self._settle(batch, error)
+
+    def __del__(self) -> None:
+        if os.getpid() == self._process_id:
+            self._accumulator.warn_of_loss(self)
+
+    async def _publish(self, batch: "Batch[asyncio.Future[Published]]") -> None:
+        failure: BaseException | None = ConnectionLostError(
+            "the publisher was cancelled before an answer came", outcome_unknown=True
+        )
         try:
-            failure = await self._driver.run(self._delivery.deliver(batch))
-            self._failure = self._failure or failure
+            failure = await self._driver.run(self._deliver(batch))
         finally:
-            self._accumulator.settled(batch)
-            self._settled.set()
-            for receipt in batch.receipts:
-                # `flush` raises the error, so asyncio need not warn about unawaited futures.
-                if receipt.done() and not receipt.cancelled():
-                    receipt.exception()
+            self._settle(batch, failure)
+
+    def _settle(
+        self, batch: "Batch[asyncio.Future[Published]]", failure: BaseException | None
+    ) -> None:
+        self._accumulator.settled(batch, failure)
+        self._settled.set()
+        for receipt in batch.receipts:
+            # `flush` raises the error, so asyncio need not warn about unawaited futures.
+            if receipt.done() and not receipt.cancelled():
+                receipt.exception()
 
     async def _wait_for_batch(self) -> bool:
         """Returns True when a batch is due, and False when the publisher is closed."""

@@ -3,25 +3,29 @@
 `tuff.share_consumer` has the flows of a worker.
 """
 
+import math
 import os
+import weakref
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
-from tuff import calls, share_calls
+from tuff import share_calls
 from tuff.aio.context import AsyncTransactionContext
-from tuff.aio.driver import AsyncDriver
-from tuff.aio.heartbeats import AsyncHeartbeats
+from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
 from tuff.aio.topics import AsyncSend
-from tuff.batching import require_own_process
-from tuff.calls import Duration
-from tuff.client_errors import WrongStateError
-from tuff.dead_letters import reason_of
+from tuff.consumer_plan import DeliveryMode
+from tuff.dead_letters import cause_of
+from tuff.errors import WrongStateError
+from tuff.flows import require_own_process
 from tuff.participant import AsyncTransactionAware
-from tuff.protocol.ids import TopicId
+from tuff.protocol.durations import Duration, seconds_of
+from tuff.protocol.ids import TopicLike, topic_of
 from tuff.protocol.requests import Message
+from tuff.reading import Start
 from tuff.replies import ShareGroup
-from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
+from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows
+from tuff.wire import maybe_seconds_of
 
 Batch = tuple[Message, ...]
 Names = list[str]  # inside the class, `list` is a method
@@ -42,35 +46,63 @@ class AsyncShareConsumer:
         self._renewals = AsyncHeartbeats(driver)
         self._process_id = os.getpid()
         self._is_closed = False
+        weakref.finalize(self, flows.close).atexit = False  # no renewals for what nobody polls
+        self._batch: Batch = ()  # the newest one of `batches`
 
     async def poll(self, wait: Duration = 30.0) -> Batch:
-        """The next messages, the oldest first; none if none came within `wait` seconds.
+        """The next messages, of one partition, the oldest first; none if none came within `wait`
+        seconds. Leases take the partitions of a topic in turn.
 
         With `at_least_once` it first accepts those that it returned before, except the ones that
         were given back by `nack`. With `exactly_once` it releases those whose transaction has not
-        committed. It waits while the server can't be reached.
+        committed.
 
         Raises:
-            GroupExistsError: the group has another order.
+            ConnectionLostError, UnavailableError, OverloadedError: the server is away, so it is not
+                known whether there are messages. It is raised after the client's `retries`, and
+                with `on_outage="wait"` not before the end of `wait`. Another poll tries again.
+            GroupExistsError: the group has another order, or other tags.
             TooManyGroupsError: the group is new, and the topic has as many as it can have.
-            PartitionRequiredError: the topic has several partitions.
             WrongStateError: the consumer is closed or was made before a fork, or a transaction of
                 a message has not ended.
         """
-        await self._require_open()
-        return await self._driver.run(self._flows.poll(calls.seconds_of(wait, what="wait")))
+        return await self._poll(seconds_of(wait, what="wait"))
 
-    async def __aiter__(self) -> AsyncIterator[Batch]:
-        """Batch after batch; it never ends. With `at_least_once` a batch is accepted when the next
-        one is asked for."""
-        while True:
-            batch = await self.poll()
+    async def _poll(self, wait_s: float) -> Batch:
+        await self._require_open()
+        return await self._driver.run(self._flows.poll(wait_s))
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """With `at_least_once`: message after message, until `stop`; it waits while the server is
+        away. A message counts as processed when the next one is asked for, or when the block ends
+        without an error.
+
+        Raises: WrongStateError: the mode is `exactly_once`; use `batches` and `transaction`.
+        """
+        if self._flows.plan.mode == DeliveryMode.EXACTLY_ONCE:
+            raise WrongStateError("with exactly_once, iterate over consumer.batches()")
+        while not self._flows.is_stopping:
+            for message in await self._poll(math.inf):
+                self._flows.begin(message)
+                yield message
+                if self._flows.is_stopping:
+                    break
+        await self._driver.run(self._flows.end_iteration(()))
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Batch after batch, until `stop`; it waits while the server is away. With `at_least_once`
+        a batch is accepted when the next one is asked for, or when the block ends without an
+        error."""
+        while not self._flows.is_stopping:
+            batch = await self._poll(math.inf)
             if batch:
+                self._batch = batch
                 yield batch
+        await self._driver.run(self._flows.end_iteration(self._batch))
 
     def attempt(self, message: Message) -> int:
-        """How often a message of the newest batch was given out: 1 for one that has not failed
-        before. The server counts in memory, so after its restart it is 1 again.
+        """Which attempt of a message of the newest batch this is: 1 for one that no worker has
+        begun before. A message that was leased and given back unbegun was not attempted.
 
         Raises:
             WrongStateError: the message is not of that batch, or was acknowledged already.
@@ -104,9 +136,8 @@ class AsyncShareConsumer:
             WrongStateError: the message is not of that batch, or was acknowledged already.
         """
         await self._require_open()
-        delay_s = calls.maybe_seconds_of(delay, what="delay")
-        reason = reason_of(error) if isinstance(error, BaseException) else error
-        await self._driver.run(self._flows.nack(message, reason=reason, delay_s=delay_s))
+        delay_s = maybe_seconds_of(delay, what="delay")
+        await self._driver.run(self._flows.nack(message, cause=cause_of(error), delay_s=delay_s))
 
     def transaction(
         self,
@@ -117,7 +148,7 @@ class AsyncShareConsumer:
         """With `exactly_once`: a transaction whose commit includes the acceptance of messages of
         the newest batch.
 
-            async for batch in consumer:
+            async for batch in consumer.batches():
                 for message in batch:
                     async with consumer.transaction(message) as tx:
                         await tx.publish(copies, message.payload)
@@ -128,18 +159,17 @@ class AsyncShareConsumer:
         Raises, when its block ends, beside what `Client.transaction` raises:
             LeaseLostError: another worker has got one of the messages. All is rolled back.
         """
-        timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
+        timeout_s = maybe_seconds_of(timeout, what="timeout")
         return self._flows.open_for(messages, participants, timeout_s).context
 
     async def run(
         self,
         process: Callable[..., object],
         *participants: AsyncTransactionAware,
-        wait: Duration = 30.0,
         timeout: Duration | None = None,  # noqa: ASYNC109 - of the transactions
     ) -> None:
         """Process messages by `process(message)`, or by `process(message, tx)` with `exactly_once`,
-        until `stop`.
+        until `stop`; it waits while the server is away.
 
         A message whose transaction conflicts, or whose lease is lost, is given out again. With a
         `retry` policy, so is one whose `process` raises, after the delay of the policy; after the
@@ -151,26 +181,27 @@ class AsyncShareConsumer:
             OutcomeUnknownError: whether the last transaction was committed can't be learned now.
         """
         await self._require_open()
-        timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
-        wait_s = calls.seconds_of(wait, what="wait")
-        await self._driver.run(
-            self._flows.run(process, participants, wait_s=wait_s, timeout_s=timeout_s)
-        )
+        timeout_s = maybe_seconds_of(timeout, what="timeout")
+        await self._driver.run(self._flows.run(process, participants, timeout_s=timeout_s))
 
     def stop(self) -> None:
-        """Let `run` return after its message, and at once while it waits. Any thread or signal
-        handler may call it. If no run is in progress, it ends the next one."""
+        """Let `run` return after its message, or an iteration end after its step, and at once while
+        it waits. Any thread or signal handler may call it. If none is in progress, it ends the next
+        one."""
         self._flows.stop()
 
     async def close(self) -> None:
-        """Release what was not acknowledged, so that other workers get it at once. Calling it again
-        is harmless."""
-        if self._is_closed or os.getpid() != self._process_id:
+        """Release what was not acknowledged, so that other workers get it at once. It is no attempt
+        of these messages, unless `run` had begun them. Calling it again is harmless."""
+        await self._close(has_failed=False)
+
+    async def _close(self, *, has_failed: bool) -> None:
+        if not self._is_usable:
             return
         self._is_closed = True
         self._flows.close()
         await self._renewals.join()
-        await self._driver.run(self._flows.leave())
+        await self._driver.run(self._flows.leave(has_failed=has_failed))
 
     async def __aenter__(self) -> "AsyncShareConsumer":
         return self
@@ -181,7 +212,13 @@ class AsyncShareConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        if error is None and self._is_usable:
+            await self._driver.run(self._flows.accept_handed_out(self._batch))
+        await self._close(has_failed=isinstance(error, Exception))
+
+    @property
+    def _is_usable(self) -> bool:
+        return not self._is_closed and os.getpid() == self._process_id
 
     async def _require_open(self) -> None:
         if self._is_closed:
@@ -196,42 +233,46 @@ class AsyncShareGroups:
     def __init__(self, send: AsyncSend) -> None:
         self._send = send
 
-    async def list(self, topic: TopicId) -> Names:
-        """The names of a topic's share groups, in byte order.
-
-        Raises:
-            TopicNotFoundError: there is no such topic.
-            PartitionRequiredError: the topic has several partitions, and `topic` names none.
-        """
+    async def list(self, topic: TopicLike) -> Names:
+        """The names of the share groups of a topic or partition, in byte order. Raises:
+        TopicNotFoundError."""
         return await self._send(share_calls.list_share_groups(topic))
 
-    async def show(self, topic: TopicId, name: str) -> ShareGroup:
-        """Properties, counts and lag of a share group. Raises: GroupNotFoundError."""
-        return await self._send(share_calls.get_share_group(ShareGroupId(topic=topic, name=name)))
+    async def get(self, topic: TopicLike, name: str) -> ShareGroup:
+        """Properties, counts and lag of a share group, in a partition or in all of a topic. Raises:
+        GroupNotFoundError."""
+        return await self._send(
+            share_calls.get_share_group(ShareGroupId(topic=topic_of(topic), name=name))
+        )
 
     async def create(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         name: str,
         *,
-        start: ShareStart = "latest",
+        start: Start = "latest",
         order: ShareOrder = "none",
+        tags: str | None = None,
         lease: Duration = 30.0,
     ) -> None:
-        """Create a share group. `start`: a message id, a publish time in ms, `earliest` or
-        `latest`; `lease`: for how many seconds a worker has a message that names no other time. The
-        same again changes nothing.
+        """Create a share group of a topic or partition. `start`: a message id, a publish time in
+        ms, `earliest` or `latest`; `tags`: which messages it has, as in `poll`; `lease`: for how
+        many seconds a worker has a message that names no other time. The same again changes
+        nothing.
 
         Raises:
             GroupExistsError: it exists with other properties.
             TooManyGroupsError: the topic has as many groups as it can have.
-            PartitionRequiredError: the topic has several partitions, and `topic` names none.
         """
-        group = ShareGroupId(topic=topic, name=name)
-        lease_s = calls.seconds_of(lease, what="lease")
-        call = share_calls.create_share_group(group, start=start, order=order, lease_s=lease_s)
+        group = ShareGroupId(topic=topic_of(topic), name=name)
+        lease_s = seconds_of(lease, what="lease")
+        call = share_calls.create_share_group(
+            group, start=start, order=order, tags=tags, lease_s=lease_s
+        )
         await self._send(call)
 
-    async def delete(self, topic: TopicId, name: str) -> None:
+    async def delete(self, topic: TopicLike, name: str) -> None:
         """Delete a share group, with what it has acknowledged. Raises: GroupNotFoundError."""
-        await self._send(share_calls.delete_share_group(ShareGroupId(topic=topic, name=name)))
+        await self._send(
+            share_calls.delete_share_group(ShareGroupId(topic=topic_of(topic), name=name))
+        )

@@ -1,16 +1,16 @@
 """The contexts of `client.sql_transaction` and `sql_resolver`; `tuff.sql` has their flows."""
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
 
-from tuff import calls
 from tuff.aio.context import begin_block, end_block
-from tuff.aio.driver import AsyncDriver
-from tuff.aio.heartbeats import AsyncHeartbeats
-from tuff.calls import Duration
-from tuff.new_messages import Publishable
-from tuff.protocol.ids import TopicId
+from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
+from tuff.protocol.durations import Duration
+from tuff.protocol.ids import TopicLike, topic_of
 from tuff.protocol.transaction import Transaction
+from tuff.publishing import Headers, Publishable, attributed, delay_of, ttl_of
+from tuff.replies import Published
 from tuff.sql.resolver import ResolverFlows, SqlSettled
 from tuff.sql.transaction import SqlProtocol
 
@@ -45,21 +45,28 @@ class AsyncSqlTransaction:
 
     async def publish(
         self,
-        topic: TopicId,
-        *messages: Publishable,
+        topic: TopicLike,
+        *payloads: Publishable,
+        key: str | bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: Headers = (),
         ttl: Duration | None = None,
         delay: Duration | None = None,
         at: datetime | int | None = None,
-    ) -> None:
-        """Publish these with the commit of the database; as `TransactionContext.publish`.
+    ) -> Published:
+        """Publish these with the commit of the database; as `TransactionContext.publish`. There is
+        no `published`: messages that the server had to set aside get other ids.
 
         Raises:
             EmptyPublishError: there are no messages.
             WrongStateError: the block has ended.
             TuffError: storing failed. Let it end the block: this transaction can't commit.
         """
-        ttl_s, delayed = calls.ttl_of(ttl), calls.delay_of(delay, at)
-        await self._driver.run(self._protocol.publish(topic, messages, ttl_s=ttl_s, delay=delayed))
+        messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
+        ttl_s, delayed = ttl_of(ttl), delay_of(delay, at)
+        return await self._driver.run(
+            self._protocol.publish(topic_of(topic), messages, ttl_s=ttl_s, delay=delayed)
+        )
 
 
 class AsyncSqlResolver:

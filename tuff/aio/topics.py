@@ -1,19 +1,33 @@
-"""`client.topics` and `client.delayed`: the calls of protocol §2 and §3.10."""
+"""`client.topics`, `client.holds`, `client.positions` and `client.delayed`: the calls of protocol
+§2 and §3.8 to §3.10."""
 
 from typing import Protocol, TypeVar
 
-from tuff import calls
-from tuff.calls import Call, Duration, Properties, Start
-from tuff.protocol.errors import PartitionRequiredError
-from tuff.protocol.ids import MessageId, TopicId
-from tuff.replies import DelayedMessage, Hold, NamedPosition, Splits, TopicInfo
+from tuff import topic_calls
+from tuff.flows import Call
+from tuff.protocol.durations import Duration, seconds_of
+from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
+from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of
+from tuff.reading import LATEST, Start
+from tuff.replies import (
+    DelayedMessage,
+    Hold,
+    MessageCount,
+    NamedPosition,
+    Splits,
+    TopicInfo,
+    TopicSpace,
+    TopicUpdate,
+)
+from tuff.topic_calls import ChangedProperties, Properties, topic_properties
+from tuff.wire import of_type
 
 T = TypeVar("T")
 
 # Inside the class, `list` is a method.
 Names = list[str]
-Holds = list[Hold]
-NamedPositions = list[NamedPosition]
+FoundHolds = list[Hold]
+FoundPositions = list[NamedPosition]
 DelayedMessages = list[DelayedMessage]
 
 
@@ -31,34 +45,45 @@ class AsyncTopics:
 
     async def create(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         *,
         ttl: Duration | None = None,
         properties: Properties | None = None,
         partitions: int | None = None,
+        exist_ok: bool = False,
     ) -> None:
         """Create a topic, durably.
 
         `ttl`: the time to live of its messages in whole seconds (default: the server's).
         `properties`: any strings to store with it. `partitions`: their number, 1 to 1,000 (default:
-        1). After a lost reply it is not repeated: check whether the topic exists.
+        1). `exist_ok`: leave a topic that exists as it is, whatever its properties are, in place of
+        an error. After a lost reply the call is not repeated: make it again with `exist_ok`.
 
         Raises:
             TopicExistsError: the topic exists already.
         """
-        given = calls.topic_properties(ttl, properties, partitions)
-        await self._send(calls.create_topic(topic, given))
+        given = topic_properties(ttl, properties, partitions)
+        of_type(exist_ok, bool, "exist_ok")
+        try:
+            await self._send(topic_calls.create_topic(topic, given))
+        except TopicExistsError:
+            if not exist_ok:
+                raise
 
     async def update(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         *,
         ttl: Duration | None = None,
-        properties: Properties | None = None,
+        properties: ChangedProperties | None = None,
         partitions: int | None = None,
-    ) -> None:
-        """Replace *all* properties, including the ttl. A longer ttl restores no expired message.
+        dry_run: bool = False,
+    ) -> TopicUpdate:
+        """Change what is named, and nothing else. A property that is None is removed; of the ttl,
+        the server's default takes its place.
 
+        A shorter ttl lets messages expire at once: the result says how many, and with `dry_run`
+        nothing is changed. A longer ttl restores no expired message.
         `partitions`: how many take messages from now on; None changes nothing. More are added with
         new numbers. With fewer, those with the highest numbers are retired: they take no messages,
         and are read until these have expired.
@@ -66,28 +91,47 @@ class AsyncTopics:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        given = calls.topic_properties(ttl, properties, partitions)
-        await self._send(calls.update_topic(topic, given))
+        given = topic_properties(ttl, properties, partitions)
+        return await self._send(topic_calls.update_topic(topic, given, dry_run=dry_run))
 
-    async def delete(self, topic: TopicId) -> None:
+    async def delete(self, topic: TopicLike) -> None:
         """Delete a topic with its messages; created again, it begins empty.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        await self._send(calls.delete_topic(topic))
+        await self._send(topic_calls.delete_topic(topic))
 
-    async def get(self, topic: TopicId) -> TopicInfo:
+    async def get(self, topic: TopicLike) -> TopicInfo:
         """A topic's generation, properties and partitions. Raises: TopicNotFoundError."""
-        return await self._send(calls.get_topic(topic))
+        return await self._send(topic_calls.get_topic(topic))
 
     async def list(self, namespace: str) -> Names:
         """The names of a namespace's topics, in byte order; empty if there are none."""
-        return await self._send(calls.list_topics(namespace))
+        return await self._send(topic_calls.list_topics(namespace))
+
+    async def count(
+        self, topic: TopicLike, *, after: MessageId | str | None = None
+    ) -> MessageCount:
+        """How many messages a reader can receive: of a topic with all its partitions, or behind
+        the id `after` in one partition. A large number is a lower bound.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+        """
+        return await self._send(topic_calls.count_messages(topic, after=after))
+
+    async def space(self, topic: TopicLike) -> TopicSpace:
+        """The bytes of a topic that are live, and those that its files take.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+        """
+        return await self._send(topic_calls.topic_space(topic))
 
     async def splits(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         count: int,
         *,
         start: MessageId | str | None = None,
@@ -100,27 +144,35 @@ class AsyncTopics:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        return await self._send(calls.splits(topic, count, start=start, end=end))
+        return await self._send(topic_calls.splits(topic, count, start=start, end=end))
 
-    async def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
-        """Remove everything before a position (an id, its hex, or a publish time), durably and for
-        every reader; returns the id of the oldest remaining message. A position in the future means
-        all messages of this moment, and no later one. A topic is truncated with all its partitions.
+    async def truncate(self, topic: TopicLike, before: Start) -> MessageId | None:
+        """Remove everything before a start, as that of `Client.poll`, durably and for every reader;
+        returns the id of the oldest remaining message. "latest" and a start in the future mean all
+        messages of this moment, and no later one. A topic is truncated with all its partitions.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
             TopicHeldError: a hold covers what would be removed.
         """
-        try:
-            latest = await self._send(calls.latest_position(topic))
-        except PartitionRequiredError:
-            # It is the same for all topics of a server.
-            latest = await self._send(calls.latest_position(topic.partition(0)))
-        return await self._send(calls.truncate(topic, before, latest=latest))
+        latest = await _latest(self._send, topic_of(topic))
+        return await self._send(topic_calls.truncate(topic, before, latest=latest))
 
-    async def hold(self, topic: TopicId, name: str, start: Start, *, max_age: Duration) -> Hold:
-        """Keep messages from `start` on (an id, its hex, or a publish time) beyond the topic's time
-        to live, for `max_age` seconds; durably. Set it again to renew or to move it.
+    async def namespaces(self) -> Names:
+        """The namespaces that have topics, in byte order."""
+        return await self._send(topic_calls.list_namespaces())
+
+
+class AsyncHolds:
+    """The retention holds of topics: `client.holds` (protocol §3.8). Safe to share between the
+    tasks of one event loop."""
+
+    def __init__(self, send: AsyncSend) -> None:
+        self._send = send
+
+    async def set(self, topic: TopicLike, name: str, start: Start, *, max_age: Duration) -> Hold:
+        """Keep messages from `start` on, as that of `Client.poll`, beyond the topic's time to live,
+        for `max_age` seconds; durably. Set it again to renew or to move it.
 
         Its `first` is later than `start` if messages had expired already. A message's own ttl still
         applies.
@@ -129,43 +181,45 @@ class AsyncTopics:
             TopicNotFoundError: the topic does not exist.
             BadRequestError: `max_age` is not above 0, or above the server's `messaging.hold_max`.
         """
-        return await self._send(
-            calls.set_hold(topic, name, start, max_age_s=calls.seconds_of(max_age, what="max_age"))
-        )
+        max_age_s = seconds_of(max_age, what="max_age")
+        first = await _latest(self._send, topic_of(topic)) if start == LATEST else start
+        return await self._send(topic_calls.set_hold(topic, name, first, max_age_s=max_age_s))
 
-    async def holds(self, topic: TopicId) -> Holds:
+    async def list(self, topic: TopicLike) -> FoundHolds:
         """The holds of a topic that have not expired, by name."""
-        return await self._send(calls.list_holds(topic))
+        return await self._send(topic_calls.list_holds(topic))
 
-    async def release(self, topic: TopicId, name: str) -> None:
+    async def delete(self, topic: TopicLike, name: str) -> None:
         """End a hold: the topic's time to live applies again at once.
 
         Raises:
             HoldNotFoundError: it does not exist, or has expired.
         """
-        await self._send(calls.delete_hold(topic, name))
+        await self._send(topic_calls.delete_hold(topic, name))
 
-    async def set_position(
-        self, topic: TopicId, name: str, position: MessageId | str
-    ) -> NamedPosition:
+
+class AsyncNamedPositions:
+    """The positions that readers record, for people and for lag: `client.positions` (protocol
+    §3.9). Safe to share between the tasks of one event loop."""
+
+    def __init__(self, send: AsyncSend) -> None:
+        self._send = send
+
+    async def set(self, topic: TopicLike, name: str, position: MessageId | str) -> NamedPosition:
         """Record the position of a reader, durably. It does not keep messages from removal."""
-        return await self._send(calls.set_position(topic, name, position))
+        return await self._send(topic_calls.set_position(topic, name, position))
 
-    async def position(self, topic: TopicId, name: str) -> NamedPosition:
+    async def get(self, topic: TopicLike, name: str) -> NamedPosition:
         """The recorded position of a reader. Raises: PositionNotFoundError."""
-        return await self._send(calls.get_position(topic, name))
+        return await self._send(topic_calls.get_position(topic, name))
 
-    async def positions(self, topic: TopicId) -> NamedPositions:
+    async def list(self, topic: TopicLike) -> FoundPositions:
         """The named positions of a topic, by name."""
-        return await self._send(calls.list_positions(topic))
+        return await self._send(topic_calls.list_positions(topic))
 
-    async def delete_position(self, topic: TopicId, name: str) -> None:
+    async def delete(self, topic: TopicLike, name: str) -> None:
         """Remove a position. Raises: PositionNotFoundError."""
-        await self._send(calls.delete_position(topic, name))
-
-    async def namespaces(self) -> Names:
-        """The namespaces that have topics, in byte order."""
-        return await self._send(calls.list_namespaces())
+        await self._send(topic_calls.delete_position(topic, name))
 
 
 class AsyncDelayed:
@@ -176,7 +230,12 @@ class AsyncDelayed:
         self._send = send
 
     async def list(
-        self, topic: TopicId, *, after: str | None = None, limit: int = 100, payloads: bool = False
+        self,
+        topic: TopicLike,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        payloads: bool = False,
     ) -> DelayedMessages:
         """The next messages that wait, behind the id `after`, in the order in which they become
         due; at most `limit`, and at most 1,000. It may be fewer, as their size is limited: only
@@ -186,13 +245,21 @@ class AsyncDelayed:
             TopicNotFoundError: the topic does not exist.
         """
         return await self._send(
-            calls.list_delayed(topic, after=after, limit=limit, payloads=payloads)
+            topic_calls.list_delayed(topic, after=after, limit=limit, payloads=payloads)
         )
 
-    async def cancel(self, topic: TopicId, delayed_id: str) -> None:
+    async def delete(self, topic: TopicLike, delayed_id: str) -> None:
         """Delete a message that waits, durably: it never enters the topic.
 
         Raises:
             DelayedNotFoundError: it has entered, was cancelled, or never existed.
         """
-        await self._send(calls.cancel_delayed(topic, delayed_id))
+        await self._send(topic_calls.cancel_delayed(topic, delayed_id))
+
+
+async def _latest(send: AsyncSend, topic: TopicId) -> MessageId:
+    try:
+        return await send(topic_calls.latest_position(topic))
+    except PartitionRequiredError:
+        # It is the same for all topics of a server.
+        return await send(topic_calls.latest_position(topic.partition(0)))

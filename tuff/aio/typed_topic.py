@@ -1,13 +1,15 @@
 """A topic whose payloads are values of one type; `tuff.serializers` has the serializers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tuff.calls import Duration, Start, Undecided
-from tuff.new_messages import NewMessage
-from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import Ack, AckWithIds, IsolationLike, Message
+from tuff.protocol.durations import Duration
+from tuff.protocol.ids import MessageId, TopicLike, topic_of
+from tuff.protocol.requests import Ack, AckLike, IsolationLike, Message
 from tuff.protocol.transaction import Transaction
+from tuff.publishing import Headers, NewMessage, attributed
+from tuff.reading import Start, Undecided
 from tuff.replies import Poll, Published
 from tuff.serializers import Serializer, TypedMessage, checked_serializer
 
@@ -21,14 +23,14 @@ class AsyncTypedTopic(Generic[V]):
     """`client.topic(id, serializer)`: publishes and reads values of one type. Safe to share between
     the tasks of one event loop."""
 
-    def __init__(self, client: "AsyncClient", id: TopicId, serializer: Serializer[V]) -> None:
-        self.id = id
+    def __init__(self, client: "AsyncClient", id: TopicLike, serializer: Serializer[V]) -> None:
+        self.id = topic_of(id)
         self.serializer = checked_serializer(serializer)
         self._client = client
 
     def message(self, value: V | NewMessage[V]) -> NewMessage[bytes]:
         """The message of a value, for calls that take messages: `tx.publish(orders.id,
-        orders.message(order))`, `publisher.send(…)`. What the serializer raises is raised."""
+        orders.message(order))`, `publisher.publish(…)`. What the serializer raises is raised."""
         if not isinstance(value, NewMessage):
             return NewMessage(self.serializer.to_bytes(value))
         data = self.serializer.to_bytes(value.payload)
@@ -42,19 +44,31 @@ class AsyncTypedTopic(Generic[V]):
     async def publish(
         self,
         *values: V | NewMessage[V],
-        transaction: Transaction | int | None = None,
+        key: str | bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: Headers = (),
         ttl: Duration | None = None,
-        ack: AckWithIds = Ack.DURABLE,
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+        ack: AckLike = Ack.DURABLE,
+        transaction: Transaction | int | None = None,
     ) -> Published:
         """Publish values, as `tuff.Client.publish` does.
 
-            await orders.publish(Order("apple", 3), tuff.NewMessage(Order("pear", 1), key="pear"))
+            await orders.publish(Order("apple", 3), key="apple")
 
         Raises: what the serializer raises, and then nothing was sent; else as that one.
         """
-        messages = [self.message(value) for value in values]
+        given = attributed(values, key=key, tags=tags, headers=headers)
+        messages = [self.message(value) for value in given]
         return await self._client.publish(
-            self.id, *messages, transaction=transaction, ttl=ttl, ack=ack
+            self.id,
+            *messages,
+            ttl=ttl,
+            delay=delay,
+            at=at,
+            ack=ack,
+            transaction=transaction,
         )
 
     async def poll(
@@ -100,7 +114,7 @@ class AsyncTypedTopic(Generic[V]):
         start: Start | None = None,
         *,
         isolation: IsolationLike = "committed",
-        limit: int = 1_000,
+        batch: int = 500,
         wait: Duration = 30.0,
         tags: str | None = None,
     ) -> AsyncIterator[TypedMessage[V]]:
@@ -112,6 +126,6 @@ class AsyncTypedTopic(Generic[V]):
         A value that can't be deserialized raises where it is used, and the iteration can continue.
         """
         async for message in self._client.subscribe(
-            self.id, start, isolation=isolation, limit=limit, wait=wait, tags=tags
+            self.id, start, isolation=isolation, batch=batch, wait=wait, tags=tags
         ):
             yield self.read(message)

@@ -2,7 +2,13 @@
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -12,7 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary, WeakSet
 
-from tuff import calls, explain_calls
+from tuff import publishing, reading, topic_calls
 from tuff.address import (
     DEFAULT_URL,
     TransportName,
@@ -20,72 +26,80 @@ from tuff.address import (
     checked_transport,
     client_name,
 )
-from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
+from tuff.batching import BATCH_BYTES, LINGER_S, Limits
 from tuff.blocking.cluster import Cluster
 from tuff.blocking.context import TransactionContext
-from tuff.blocking.driver import Driver, Sender
 from tuff.blocking.groups import Consumer, Groups
 from tuff.blocking.publisher import Publisher
 from tuff.blocking.share_groups import ShareConsumer, ShareGroups
 from tuff.blocking.sql import SqlResolver, SqlTransaction
 from tuff.blocking.subscriber import Subscriber
-from tuff.blocking.topics import Delayed, Topics
+from tuff.blocking.topics import Delayed, Holds, NamedPositions, Topics
 from tuff.blocking.transactions import Sinks, Transactions
 from tuff.blocking.transport import transport_of
 from tuff.blocking.typed_topic import TypedTopic
-from tuff.calls import (
-    Call,
-    Duration,
-    PollBatch,
-    PollQuestion,
-    Start,
-    Undecided,
-    of_type,
-    poll_batch,
-)
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, end_chains, rerun
 from tuff.consumer_flows import ConsumerFlows
 from tuff.consumer_plan import (
     Assignor,
     Callback,
+    ConsumerPlan,
     DeliveryModeLike,
-    FirstStart,
+    mode_of,
     new_member_id,
-    plan_of,
+    topics_of,
 )
-from tuff.dead_letters import RetryPolicy
-from tuff.merged_reads import MergedSubscription, Starts
-from tuff.new_messages import Publishable, all_checked, publish_request
+from tuff.flows import Call, Driver, MakePublish, OnOutage, Retries, Sender
+from tuff.merged_reads import MergedSubscription, OnPoll, Starts, TopicSubscription
 from tuff.participant import Positions, TransactionAware
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.durations import Duration, seconds_of
+from tuff.protocol.group_preferences import GroupPreferences, GroupStartLike, RetryPolicy
+from tuff.protocol.ids import MessageId, TopicLike, topic_of
 from tuff.protocol.requests import (
     Ack,
     AckLike,
-    AckWithIds,
     IsolationLike,
     Message,
-    PublishRequest,
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.replies import Explanation, Health, Offsets, Poll, Published, PublishedDelayed
-from tuff.retries import Retries
+from tuff.publishing import (
+    Headers,
+    Publishable,
+    ack_of,
+    all_checked,
+    attributed,
+    delay_of,
+    publish_request,
+    ttl_of,
+)
+from tuff.reading import PollBatch, PollQuestion, Start, Undecided, poll_batch
+from tuff.replies import (
+    DiskUse,
+    Explanation,
+    Health,
+    Offsets,
+    Poll,
+    Published,
+    Reclaimed,
+    RowPage,
+)
 from tuff.serializers import Serializer
-from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
+from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows, SharePlan
 from tuff.sql.database import Decider, SqlDatabase, require_database
-from tuff.sql.positions import SqlPositions
+from tuff.sql.positions import GroupPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
 from tuff.subscriber_flows import (
     SubscriberFlows,
     SubscriberPlan,
-    Subscription,
     check_positions,
-    keep_for,
 )
 from tuff.tls import TlsFiles
+from tuff.topic_calls import RowOrder
 from tuff.transaction_calls import write_pointer_of
+from tuff.wire import maybe_seconds_of, of_type
 
 D = TypeVar("D")
 T = TypeVar("T")
@@ -95,20 +109,22 @@ class Client:
     """A client of the server at `url`; it connects with its first call.
 
         with tuff.Client("http://127.0.0.1:7411") as client:
-            client.publish(tuff.TopicId("shop", "orders"), "hello")
+            client.publish("shop:orders", "hello")
 
     `url` may have the addresses of several servers of a cluster, separated by commas. The first one
     is used until its connection fails, then the next one. A call that reaches no server at one
     address is sent to the others at once, whatever `retries` says, since nothing was executed.
-    Safe to share between threads. `topics`, `transactions`, `sinks`,
-    `groups`, `share_groups` and `cluster` have the calls about those.
+    Safe to share between threads. `topics`, `holds`, `positions`,
+    `delayed`, `transactions`, `sinks`, `groups`, `share_groups` and `cluster` have the calls about
+    those.
 
     `client_id`: the name that others see in conflicts and listings (default: host and process id).
     `timeout`: how long to wait for the whole reply, in addition to the `wait` of a call.
     `connect_timeout`: how long to wait for the connection. Both are seconds or a timedelta, like
     all durations here. `retries`: how often a call is repeated, after pauses that grow from 0.1 to
     2 seconds, if that is safe: reads, calls that the server says it did not execute, and calls
-    without a second effect (protocol §1, Idempotence); never a plain publish that may have arrived.
+    without a second effect (protocol §1, Idempotence). A publish has an id, by which the server
+    recognises its repetition, for 15 minutes.
     `token`: sent as `Authorization: Bearer`; a server with an access file requires it. With
     `https` the certificate of the server is checked against the authorities that this machine
     trusts, or those of `tls_ca_file`, or by `ssl_context`; the environment variable SSL_CERT_FILE
@@ -150,9 +166,12 @@ class Client:
             transport_of(addresses) if isinstance(transport, str) else transport
         )
         self._driver = Driver(self._transport)
+        self._timeout_s = seconds_of(timeout, what="timeout")
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)
         self.topics = Topics(self._send)
+        self.holds = Holds(self._send)
+        self.positions = NamedPositions(self._send)
         self.delayed = Delayed(self._send)
         self.transactions = Transactions(self._send, self.client_id)
         self.sinks = Sinks(self._send, self.client_id)
@@ -188,81 +207,34 @@ class Client:
     ) -> None:
         self.close()
 
-    @overload
     def publish(
         self,
-        topic: TopicId,
-        *messages: Publishable,
-        transaction: Transaction | int | None = None,
+        topic: TopicLike,
+        *payloads: Publishable,
+        key: str | bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: Headers = (),
         ttl: Duration | None = None,
-        ack: AckWithIds = Ack.DURABLE,
-    ) -> Published: ...
-    @overload
-    def publish(
-        self,
-        topic: TopicId,
-        *messages: Publishable,
-        transaction: Transaction | int | None = None,
-        ttl: Duration | None = None,
-        ack: AckLike,
-    ) -> Published | None: ...
-    @overload
-    def publish(
-        self,
-        topic: TopicId,
-        *messages: Publishable,
-        transaction: Transaction | int | None = None,
-        ttl: Duration | None = None,
-        ack: AckWithIds = Ack.DURABLE,
-        delay: Duration,
-    ) -> PublishedDelayed: ...
-    @overload
-    def publish(
-        self,
-        topic: TopicId,
-        *messages: Publishable,
-        transaction: Transaction | int | None = None,
-        ttl: Duration | None = None,
-        ack: AckWithIds = Ack.DURABLE,
-        at: datetime | int,
-    ) -> PublishedDelayed: ...
-    @overload
-    def publish(
-        self,
-        topic: TopicId,
-        *messages: Publishable,
-        transaction: Transaction | int | None = None,
-        ttl: Duration | None = None,
-        ack: AckLike,
         delay: Duration | None = None,
         at: datetime | int | None = None,
-    ) -> Published | PublishedDelayed | None: ...
-    def publish(
-        self,
-        topic: TopicId,
-        *messages: Publishable,
-        transaction: Transaction | int | None = None,
-        ttl: Duration | None = None,
         ack: AckLike = Ack.DURABLE,
-        delay: Duration | None = None,
-        at: datetime | int | None = None,
-    ) -> Published | PublishedDelayed | None:
-        """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes, or a
-        `tuff.NewMessage` with a key, tags and headers.
+        transaction: Transaction | int | None = None,
+    ) -> Published:
+        """Publish messages to a topic, durably, adjacent and in order.
 
-            client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
-            client.publish(orders, tuff.NewMessage("sold", key="apple", tags=["retail"]))
+            client.publish("shop:orders", "sold one apple", key="apple", tags=["retail"])
 
-        Without `transaction` they are visible to every reader once this returns. With one, they
-        become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
-        A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
-        A topic with several partitions divides them by key; `orders.partition(3)` names one of the
-        partitions. `ack`, without a transaction: return when they are `durable`; when they have
-        their ids and are about to be written (`received`); or when the server has accepted them
-        (`none`, which returns None). A crash of the server may lose messages that were not durable.
-        `delay` (seconds) or `at` (a time, or ms since the epoch): they enter the topic then, as if
-        they were published at that moment; until then `delayed` lists and cancels them. Under a
-        transaction they do so only if it commits.
+        Each of `payloads` is a str or bytes. The result has an id for each. Without `transaction`
+        they are visible to every reader once this returns. With one, they become visible when it
+        commits, and `rollback` of the result is what `Client.rollback` takes. `key`, `tags` and
+        `headers` are those of every payload; a `tuff.NewMessage` in place of a payload has its own.
+        A topic with several partitions divides messages by key; `"shop:orders/3"` names one of the
+        partitions. `ttl`: their time to live in whole seconds, at most that of the topic. `delay`
+        (seconds) or `at` (a time, or ms since the epoch): they enter the topic then, as if they
+        were published at that moment, under a transaction if it commits; until then `delayed` lists
+        and cancels them. `ack`, without a transaction: return when they are `durable`; when they
+        have their ids and are about to be written (`received`); or when the server has accepted
+        them (`none`, without ids). A crash may lose messages that were not durable.
 
         Raises:
             TopicNotFoundError: create it first.
@@ -274,48 +246,47 @@ class Client:
             ConnectionLostError: with `outcome_unknown`, they may have been published.
             TransactionNotInProgressError: its class says how the transaction ended.
         """
+        messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
         pointer = None if transaction is None else write_pointer_of(transaction)
-        level = calls.ack_of(ack)
-        request = publish_request(
-            all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
-        )
-        delayed = calls.delay_of(delay, at)
-        if level is Ack.NONE:
-            self._send(calls.publish_unacknowledged(topic, request, delayed))
-            return None
-        if delayed is not None:
-            return self._send(calls.publish_delayed(topic, request, delayed, ack=level))
-        return self._send(calls.publish(topic, request, ack=level))
+        level, delayed = ack_of(ack), delay_of(delay, at)
+        checked = all_checked(topic_of(topic), messages)
+        request = publish_request(checked, pointer=pointer, ttl_s=ttl_of(ttl))
+        call = partial(publishing.publish, topic, request, ack=level, delay=delayed)
+        return self._publish(call)
 
     def store(
         self,
-        topic: TopicId,
-        *messages: Publishable,
-        transaction: Transaction | int,
+        topic: TopicLike,
+        *payloads: Publishable,
+        key: str | bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: Headers = (),
         ttl: Duration | None = None,
+        transaction: Transaction | int,
     ) -> None:
         """Store messages durably without publishing them; `publish_stored` publishes all of them,
-        adjacent (protocol §3.2).
+        adjacent (protocol §3.2). The parameters are those of `publish`.
 
         Raises: as `publish`.
         """
+        messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
         pointer = write_pointer_of(transaction)
-        request = publish_request(
-            all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
-        )
-        self._send(calls.store(topic, request))
+        checked = all_checked(topic_of(topic), messages)
+        request = publish_request(checked, pointer=pointer, ttl_s=ttl_of(ttl))
+        self._send(publishing.store(topic, request))
 
-    def publish_stored(self, topic: TopicId, *, transaction: Transaction | int) -> Published:
+    def publish_stored(self, topic: TopicLike, *, transaction: Transaction | int) -> RollbackDetail:
         """Publish, adjacent, everything that `store` stored in this transaction for the topic since
-        the last time (protocol §3.2). It becomes visible when the transaction commits.
+        the last time (protocol §3.2). It becomes visible when the transaction commits. The result
+        is what `Client.rollback` takes.
 
         Raises:
             TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = write_pointer_of(transaction)
-        return self._send(calls.publish(topic, PublishRequest(pointer, payloads=())))
+        return self._publish(partial(publishing.publish_stored, topic, pointer))
 
-    def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
+    def rollback(self, topic: TopicLike, detail: RollbackDetail) -> None:
         """Hide one publish of a transaction from transactional readers for ever. An abort does that
         by itself. Repeating it is harmless (protocol §3.3).
 
@@ -323,11 +294,11 @@ class Client:
             TransactionCommittedError: the transaction has committed.
             TopicNotFoundError: the topic was deleted.
         """
-        self._send(calls.rollback(topic, detail))
+        self._send(topic_calls.rollback(topic, detail))
 
     def poll(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         start: Start | None = None,
         *,
         inclusive: bool = True,
@@ -344,17 +315,17 @@ class Client:
             poll = client.poll(orders, limit=100)
             more = client.poll(orders, poll.next_id, inclusive=False)
 
-        `start`: a message id, its hex, a publish time (an aware `datetime`, or ms since the epoch),
-        or None or "earliest" for the oldest message; `inclusive=False` begins behind it. `limit`:
-        the number of messages, at most (and by default) the server's 10,000; a reply also ends at
-        8 MiB. `isolation`: `committed`, the default, reads committed messages, and ends before the
-        first undecided one; `all` reads everything that was published, also by transactions that
-        are in progress or were rolled back. `transaction`: read in the snapshot of this transaction
+        `start`: a message id or its hex, a publish time (an aware `datetime`, or ms since the
+        epoch), "earliest" (the oldest message, and the default), or "latest" (behind what this
+        reader could read when the call is made); `inclusive=False` begins behind an id. `limit`:
+        at most so many messages (by default the server's 10,000); a reply also ends at 8 MiB.
+        `isolation`: `committed`, the default, reads committed messages, and ends before the first
+        undecided one; `all` reads everything that was published, also by transactions that are in
+        progress or were rolled back. `transaction`: read in the snapshot of this transaction
         instead: the value itself, or the pointer of one in progress. At a message that is undecided
         for it, `undecided="hold"` stops, and `"skip"` continues. `wait`: how long to wait if there
         are no messages, up to 60 seconds. `through`: the last id to deliver. `tags`: only messages
-        with these tags, as "retail,new|urgent": (retail and new) or urgent. `tuff.Poll` describes
-        what is returned.
+        with these, as "retail,new|urgent": (retail and new) or urgent.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
@@ -370,14 +341,14 @@ class Client:
             transaction=transaction,
             isolation=isolation,
             undecided=undecided,
-            wait_s=calls.seconds_of(wait, what="wait"),
+            wait_s=seconds_of(wait, what="wait"),
             through=through,
             tags=tags,
         )
-        return self._send(calls.poll(topic, question))
+        return self._driver.run(reading.read(self._retries, reading.poll, topic, question))
 
     def poll_batch(
-        self, topic: TopicId, question: PollQuestion, *, attributes: bool = False
+        self, topic: TopicLike, question: PollQuestion, *, attributes: bool = False
     ) -> PollBatch:
         """One read whose messages come as an Arrow record batch; client and server need pyarrow.
         `question` has the parameters of `poll`. `attributes` adds the columns `key`, `tags` and
@@ -385,15 +356,16 @@ class Client:
 
         Raises: as `poll`; NotAcceptableError: the server has no pyarrow, or no attributes.
         """
-        return self._send(poll_batch(topic, question, attributes=attributes))
+        make = partial(poll_batch, attributes=attributes)
+        return self._driver.run(reading.read(self._retries, make, topic, question))
 
     def subscribe(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         start: Start | None = None,
         *,
         isolation: IsolationLike = "committed",
-        limit: int = 1_000,
+        batch: int = 500,
         wait: Duration = 30.0,
         tags: str | None = None,
     ) -> Iterator[Message]:
@@ -402,38 +374,41 @@ class Client:
             for message in client.subscribe(orders):
                 print(message.payload)
 
-        Within one iteration no message comes twice, and none is skipped unless it expires before it
-        is read; it waits while the server can't be reached. To continue later, store `message.id`,
-        or use `subscriber`. `start` (inclusive), `isolation` and `tags` are those of `poll`;
-        "latest" is behind everything that this reader could read when the iteration begins. `limit`
-        and `wait` (seconds, up to 60) are those of each long poll. An error ends the iteration;
-        begin another one with `start` behind the last message.
+        A topic with several partitions is read in one order, as by `merged`, also those that are
+        added later. Within one iteration no message comes twice, and none is skipped unless it
+        expires before it is read; it waits while the server can't be reached. To continue later,
+        store `message.id`, or use `subscriber`. `start`, `isolation` and `tags` are those of
+        `poll`. Each long poll has up to `batch` messages and waits up to `wait` seconds, at most
+        60. An error ends the iteration; begin another one with `start` behind the last message.
 
         Raises:
             TopicNotFoundError: the topic does not exist, or was deleted.
             DamagedRecordError: as `poll`.
-            ConnectionLostError: only when this client is closed.
+            ClientClosedError: this client is closed.
         """
         question = PollQuestion(
             start=start,
             isolation=isolation,
-            limit=limit,
-            wait_s=calls.seconds_of(wait, what="wait"),
+            limit=batch,
+            wait_s=seconds_of(wait, what="wait"),
             tags=tags,
         )
-        subscription = Subscription(topic, question)
+        subscription = TopicSubscription(topic_of(topic), question)
         while True:
             yield from self._driver.run(subscription.poll())
 
     def merged(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         start: Starts = None,
         *,
         partitions: Collection[int] | None = None,
         isolation: IsolationLike = "committed",
-        limit: int = 1_000,
+        batch: int = 500,
         tags: str | None = None,
+        follow: bool = True,
+        on_outage: OnOutage = "wait",
+        on_poll: OnPoll | None = None,
     ) -> Iterator[tuple[int, Message]]:
         """All messages of several partitions in one order, each with the number of its partition,
         and then each new one as it arrives; it never ends.
@@ -446,129 +421,123 @@ class Client:
         partition can have an earlier one; so an undecided transaction in one partition holds back
         all of them. `start`: as in `subscribe`; or for each partition the id behind which it
         begins, and one that is not named begins with its oldest message. `partitions`: their
-        numbers (default: all, retired ones and those that are added later). `limit`: of each poll;
-        `tags`: as in `poll`.
+        numbers (default: all, retired ones and those that are added later). `batch`: messages of
+        each poll, at most; `tags`: as in `poll`. With `follow=False` the iteration ends when all
+        messages are read that this reader can read now. While the server is away, it waits
+        (`on_outage="wait"`), or makes as many attempts as the client's `retries` (`"raise"`).
+        `on_poll` is called with a partition and each of its `tuff.Poll`s, before their messages
+        come: these say whether messages have expired, and which transaction blocks the reader.
 
-        Raises: as `subscribe`.
+        Raises: as `subscribe`; ConnectionLostError, UnavailableError: `on_outage` is "raise".
         """
-        question = PollQuestion(isolation=isolation, limit=limit, tags=tags)
-        subscription = MergedSubscription(topic, partitions, start, question)
-        while True:
-            yield from self._driver.run(subscription.poll())
+        subscription = MergedSubscription(
+            topic_of(topic),
+            partitions,
+            start,
+            PollQuestion(isolation=isolation, limit=batch, tags=tags),
+            count_max=self._retries.bound(on_outage),
+            on_poll=on_poll,
+        )
+        more = subscription.poll if follow else subscription.rest
+        while found := self._driver.run(more()):
+            yield from found
 
-    def topic(self, id: TopicId, serializer: Serializer[T]) -> TypedTopic[T]:
+    def topic(self, id: TopicLike, serializer: Serializer[T]) -> TypedTopic[T]:
         """The topic as one of values: those that the serializer converts to payloads and back.
 
-            orders = client.topic(tuff.TopicId("shop", "orders"), tuff.json_serializer())
+            orders = client.topic("shop:orders", tuff.json_serializer())
             orders.publish({"item": "apple", "count": 3})
 
         `serializer`: `tuff.BYTES`, `tuff.STR`, `tuff.json_serializer(…)`,
         `tuff.avro_serializer(schema)`, or an object of yours with the methods of
         `tuff.Serializer`.
         """
-        return TypedTopic(self, calls.checked_topic(id), serializer)
+        return TypedTopic(self, id, serializer)
 
-    @overload
     def publisher(
         self,
-        topic: TopicId,
         *,
         linger: Duration = LINGER_S,
         batch_bytes: int = BATCH_BYTES,
-        ttl: Duration | None = None,
-        buffer_bytes: int | None = None,
-        buffer_messages: int | None = None,
-        max_block: Duration | None = None,
-        ack: AckWithIds = Ack.DURABLE,
-    ) -> Publisher: ...
-    @overload
-    def publisher(
-        self,
-        topic: TopicId,
-        *,
-        linger: Duration = LINGER_S,
-        batch_bytes: int = BATCH_BYTES,
-        ttl: Duration | None = None,
-        buffer_bytes: int | None = None,
-        buffer_messages: int | None = None,
-        max_block: Duration | None = None,
-        ack: AckLike,
-    ) -> Publisher | Publisher[None]: ...
-    def publisher(
-        self,
-        topic: TopicId,
-        *,
-        linger: Duration = LINGER_S,
-        batch_bytes: int = BATCH_BYTES,
-        ttl: Duration | None = None,
         buffer_bytes: int | None = None,
         buffer_messages: int | None = None,
         max_block: Duration | None = None,
         ack: AckLike = Ack.DURABLE,
-    ) -> Publisher | Publisher[None]:
-        """Accepts messages one by one, publishes them in batches, and acknowledges each of them.
+    ) -> Publisher:
+        """Accepts messages for all topics, publishes them in batches, and acknowledges each call.
 
-            with client.publisher(orders) as publisher:
-                futures = [publisher.send(f"order {number}") for number in range(10_000)]
+            with client.publisher() as publisher:
+                futures = [publisher.publish("shop:orders", f"{n}") for n in range(10_000)]
             print(futures[0].result())
 
         For many small messages of one program: one durable publish of a whole batch is many times
-        as fast. A batch is published when the one before is acknowledged, and it has `batch_bytes`
-        (64 bytes per message included; up to 1 MiB) or `linger` seconds have passed since its first
-        message was sent. `ttl` and `ack`: as in `publish`.
+        as fast. Each topic has batches of its own. A batch is published when the one before is
+        acknowledged, and it has `batch_bytes` (64 bytes per message included; up to 1 MiB) or
+        `linger` seconds have passed since its first message was accepted. `ack`: as in `publish`.
 
-        Memory is bounded: `send` waits while `buffer_bytes` (default: eight batches) or
-        `buffer_messages` (default: no bound of their own) wait or are in flight, for `max_block`
-        seconds at most (default: without limit).
+        Memory is bounded over all topics: `Publisher.publish` waits while `buffer_bytes`
+        (default: eight batches) or `buffer_messages` (default: no bound of their own) wait or are
+        in flight, for `max_block` seconds at most (default: without limit).
 
         Raises:
             ValueError: a number is out of its range.
         """
         limits = Limits(
             batch_bytes=batch_bytes,
-            linger_s=calls.seconds_of(linger, what="linger"),
+            linger_s=seconds_of(linger, what="linger"),
             buffer_bytes=buffer_bytes,
             buffer_count=buffer_messages,
-            max_block_s=calls.maybe_seconds_of(max_block, what="max_block"),
+            max_block_s=maybe_seconds_of(max_block, what="max_block"),
+            exit_s=self._timeout_s,
         )
-        ttl_s, level = calls.ttl_of(ttl), calls.ack_of(ack)
-        if level is Ack.NONE:
-            publish = partial(without_ids, topic, self._retries, ttl_s)
-            return Publisher(Delivery(topic, publish), self._driver, limits)
-        acknowledged = partial(with_ids, topic, self._retries, level, ttl_s)
-        return Publisher(Delivery(topic, acknowledged), self._driver, limits)
+        return Publisher(self._driver, self._retries, limits, ack_of(ack))
 
-    def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
+    def offsets(self, topic: TopicLike, *, isolation: IsolationLike = "committed") -> Offsets:
         """Where the topic begins, and up to where this reader can read it (protocol §3.6).
 
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        return self._send(calls.offsets(topic, isolation=isolation))
+        return self._send(reading.offsets(topic, isolation=isolation))
 
     def explain(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         id: MessageId | str,
         *,
         isolation: IsolationLike | None = None,
-        tx: int | None = None,
-        snapshot: Transaction | None = None,
+        transaction: Transaction | int | None = None,
     ) -> Explanation:
         """Why a reader receives this message, or does not (protocol §3.14). The reader is one with
-        this isolation (`committed` by default), one in the transaction `tx`, or one in a snapshot.
+        this isolation (`committed` by default), or reads in `transaction`: the value itself is a
+        snapshot, and a pointer is that of a transaction in progress.
 
         Raises:
-            TransactionNotInProgressError: `tx` has ended.
-            TransactionUnknownError: there is no transaction `tx`.
+            TransactionNotInProgressError: the pointer's transaction has ended.
+            TransactionUnknownError: the server knows no transaction of the pointer.
         """
         return self._send(
-            explain_calls.explain(topic, id, isolation=isolation, tx=tx, snapshot=snapshot)
+            topic_calls.explain(topic, id, isolation=isolation, transaction=transaction)
         )
+
+    def rows(
+        self,
+        topic: TopicLike,
+        start: Start | None = None,
+        *,
+        limit: int = 100,
+        order: RowOrder = "ascending",
+    ) -> RowPage:
+        """The rows that are stored of a topic or partition, in whatever state (protocol §3.13).
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+        """
+        return self._send(topic_calls.rows(topic, start, limit=limit, order=order))
 
     def metrics(self) -> str:
         """The metrics of the server, in the text format of Prometheus (protocol §7)."""
-        return self._send(calls.metrics())
+        return self._send(topic_calls.metrics())
 
     def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.
@@ -576,7 +545,23 @@ class Client:
         Raises:
             ConnectionLostError: it can't be reached.
         """
-        return self._send(calls.health())
+        return self._send(topic_calls.health())
+
+    def disk_use(self) -> DiskUse:
+        """What is free on the disks of the server, and what its message store takes there.
+
+        Raises:
+            StorageUnavailableError: messages are down.
+        """
+        return self._send(topic_calls.disk_use())
+
+    def reclaim_space(self) -> Reclaimed:
+        """Delete what has expired, and free the space of all that was deleted, up to about 1 GiB.
+
+        Raises:
+            StorageUnavailableError: messages are down, or the disk is too full to delete any.
+        """
+        return self._send(topic_calls.reclaim_space())
 
     def transaction(
         self,
@@ -608,7 +593,7 @@ class Client:
         return self._open(
             participants,
             type=type,
-            timeout_s=calls.maybe_seconds_of(timeout, what="timeout"),
+            timeout_s=maybe_seconds_of(timeout, what="timeout"),
             chain=of_type(chain, bool, "chain"),
         ).context
 
@@ -643,7 +628,7 @@ class Client:
             self._retries,
             self._decider_of(database),
             database.joined(connection),
-            timeout_s=calls.maybe_seconds_of(timeout, what="timeout"),
+            timeout_s=maybe_seconds_of(timeout, what="timeout"),
             client=self.client_id,
         )
         return SqlTransaction(protocol, self._driver)
@@ -654,60 +639,9 @@ class Client:
         At least one process of the application runs one; several are harmless. `every`: seconds
         between two rounds; what is prepared in two successive rounds is asked about.
         """
-        every_s = checked_every_s(calls.seconds_of(every, what="every"))
+        every_s = checked_every_s(seconds_of(every, what="every"))
         flows = ResolverFlows(self._decider_of(database), self._retries, every_s=every_s)
         return SqlResolver(flows, self._driver)
-
-    def sql_subscriber(
-        self,
-        topic: TopicId,
-        process: Callable[[Sequence[Message], SqlTransaction], object],
-        *,
-        database: SqlDatabase[D],
-        connection: D,
-        name: str,
-        start: Start | None = None,
-        isolation: IsolationLike = "committed",
-        batch: int = 100,
-        wait: Duration = 30.0,
-        attempts: int = 5,
-        dead_letters: TopicId | None = None,
-        tags: str | None = None,
-    ) -> Subscriber:
-        """Processes every message of a topic exactly once into your database: the rows that
-        `process(messages, tx)` writes and the position commit in one database transaction.
-
-            def process(messages, tx):
-                connection.executemany("INSERT INTO sales VALUES ($1)", …)
-
-            client.sql_subscriber(
-                orders, process, database=shop, connection=connection, name="billing"
-            ).run()
-
-        `name`: of the consumer, whose position is a row of the table `tuff_positions`; the
-        connection is used by this subscriber only. What `process` publishes by `tx` commits too.
-        The other parameters, and what happens to a message that fails, are as in `subscriber`. An
-        error of the database ends `run`, or counts as a failure of the batch.
-
-        Raises: as `subscriber`; and WrongStateError: as `sql_transaction`.
-        """
-        wait_s = calls.seconds_of(wait, what="wait")
-        read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
-        decider, block = self._decider_of(database), database.joined(connection)
-        positions = SqlPositions(decider, block, topic, name)
-        protocol = SqlProtocol(self._retries, decider, block, timeout_s=None, client=self.client_id)
-        context = SqlTransaction(protocol, self._driver)
-        plan = SubscriberPlan(
-            topic=topic,
-            question=read,
-            process=process,
-            open_one=lambda: Opened(protocol, context),
-            load=lambda: self._driver.run(positions.load()),
-            save=lambda id, _tx: self._driver.run(positions.save(id)),
-            attempts=attempts,
-            dead_letters=dead_letters,
-        )
-        return Subscriber(SubscriberFlows(plan, self._retries), self._driver)
 
     def _decider_of(self, database: SqlDatabase[D]) -> Decider[D]:
         require_database(database)
@@ -741,16 +675,17 @@ class Client:
 
     def subscriber(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         process: Callable[[Sequence[Message], TransactionContext], object],
         *,
         positions: Positions,
         start: Start | None = None,
         isolation: IsolationLike = "committed",
-        batch: int = 100,
+        batch: int = 500,
         wait: Duration = 30.0,
         attempts: int = 5,
-        dead_letters: TopicId | None = None,
+        outage: tuple[type[BaseException], ...] = (),
+        dead_letters: TopicLike | None = None,
         tags: str | None = None,
     ) -> Subscriber:
         """Processes every message of a topic exactly once, with respect to `positions`.
@@ -761,136 +696,207 @@ class Client:
             positions = tuff.TablePositions(stock, "seller")
             client.subscriber(orders, process, positions=positions).run()
 
-        Each batch of at most `batch` messages is processed in a transaction that also stores the
-        new position, in the participant `positions`: both commit, or neither. `start`, `isolation`
-        and `tags` are those of `subscribe`, `start` for the first time only. It waits up to `wait`
-        seconds for messages. An error rolls the batch back. Then each message is tried alone, with
-        growing waits, and one that has failed `attempts` times (that batch included) goes to
-        `dead_letters` (default: topic `<topic>.dlq`, created when needed) as JSON with the reason.
-        `tx.abort()` counts as a failure; conflicts and a server that can't be reached do not.
+        It reads all partitions, also those that are added later, or the one that is named. Each
+        batch of at most `batch` messages of one partition is processed in a transaction that also
+        stores its new position, in the participant `positions`: both commit, or neither. `start`,
+        `isolation` and `tags` are those of `subscribe`, `start` for the first time only. It waits
+        up to `wait` seconds for messages. An error rolls the batch back. Then each message is tried
+        alone, with growing waits, and one that has failed `attempts` times (that batch included)
+        goes to `dead_letters` (default: topic `<topic>.dlq`, created when needed). Conflicts, a
+        server that is away, and errors of the classes `outage` are no failures.
 
-        Raises:
-            ValueError: `attempts` < 1, a name too long for `.dlq`, or `positions` of another topic.
-            TypeError: `positions` keeps none; or a coroutine function with a blocking client.
+        Raises: ValueError, TypeError: an argument, or the signature of `process`, is not valid.
         """
         check_positions(positions)
-        wait_s = calls.seconds_of(wait, what="wait")
+        wait_s = seconds_of(wait, what="wait")
         read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
         plan = SubscriberPlan(
-            topic=topic,
+            topic=topic_of(topic),
             question=read,
             process=process,
             open_one=lambda: self._open((positions,)),
             load=positions.load,
             save=positions.save,
             attempts=attempts,
-            dead_letters=dead_letters,
+            outage=outage,
+            dead_letters=None if dead_letters is None else topic_of(dead_letters),
+            name=getattr(positions, "position_name", None),
         )
-        flows = SubscriberFlows(plan, self._retries)
-        keep_for(topic, positions)
-        return Subscriber(flows, self._driver)
+        return Subscriber(SubscriberFlows(plan, self._retries), self._driver)
 
+    @overload
     def consumer(
         self,
-        group: str,
-        topics: TopicId | Collection[TopicId],
+        topics: TopicLike | Collection[TopicLike],
         *,
-        mode: DeliveryModeLike = "at_least_once",
-        start: FirstStart = "earliest",
+        group: str,
+        database: None = None,
+        mode: DeliveryModeLike | None = None,
+        start: GroupStartLike | None = None,
+        isolation: IsolationLike | None = None,
         batch: int = 500,
         assignor: Assignor = "sticky",
         instance_id: str | None = None,
         retry: RetryPolicy | None = None,
+        on_outage: OnOutage = "wait",
         tags: str | None = None,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
-    ) -> Consumer:
+    ) -> Consumer: ...
+    @overload
+    def consumer(
+        self,
+        topics: TopicLike | Collection[TopicLike],
+        *,
+        group: str,
+        database: SqlDatabase[D],
+        mode: DeliveryModeLike | None = None,
+        start: GroupStartLike | None = None,
+        isolation: IsolationLike | None = None,
+        batch: int = 500,
+        assignor: Assignor = "sticky",
+        instance_id: str | None = None,
+        retry: RetryPolicy | None = None,
+        on_outage: OnOutage = "wait",
+        tags: str | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> Consumer[SqlTransaction, D]: ...
+    def consumer(
+        self,
+        topics: TopicLike | Collection[TopicLike],
+        *,
+        group: str,
+        database: SqlDatabase[Any] | None = None,
+        mode: DeliveryModeLike | None = None,
+        start: GroupStartLike | None = None,
+        isolation: IsolationLike | None = None,
+        batch: int = 500,
+        assignor: Assignor = "sticky",
+        instance_id: str | None = None,
+        retry: RetryPolicy | None = None,
+        on_outage: OnOutage = "wait",
+        tags: str | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> Consumer[Any, Any]:
         """A member of a consumer group: the members share the partitions of these topics of one
         namespace, and the group has a committed offset for each partition.
 
-            with client.consumer("billing", orders) as consumer:
-                for batch in consumer:
-                    print(batch.partition, len(batch))
+        `mode`: `at_least_once` (the default) commits the offset of a batch after it was processed;
+        `at_most_once` before it is handed out; `exactly_once` with the transaction of the batch.
+        `database`: exactly once into your database, whose table `tuff_positions` has the offsets
+        (docs/howto/sql.md). `start`: where a new group begins, `earliest` or `latest`. `isolation`,
+        `tags`: as in `poll`. `retry`: what becomes of messages that fail. None: as the preferences
+        of the group say, else `earliest`, committed messages, all tags, no retries. `batch`: how
+        many messages one has at most. `assignor`: `range`, `round_robin`, `sticky`. `instance_id`:
+        of a static member, which keeps its partitions while it restarts. `on_outage`: `wait` for a
+        server that is away, or `raise` after the client's `retries`. `poll` calls the callbacks.
 
-        `mode`: `at_least_once` commits the offset of a batch after it was processed, so a crash
-        repeats some; `at_most_once` commits before it hands a batch out, so a crash loses some;
-        `exactly_once` commits with the transaction of the batch, see `Consumer.transaction`.
-        `start`: where a partition without an offset begins, `earliest` or `latest`. A batch has at
-        most `batch` messages, all committed; `tags` selects as in `poll`. `assignor`: `range`,
-        `round_robin` or `sticky`. `instance_id`: of a static member, which keeps its partitions
-        while it restarts. `retry`: what becomes of messages that fail, in `run` or by `nack`.
-        `poll` calls the callbacks with partitions that were received, are given up next, or were
-        lost.
-
-        Raises:
-            ValueError, TypeError: an argument is not valid; a blocking client takes no coroutines.
+        Raises: ValueError, TypeError: an argument is not valid.
         """
-        plan = plan_of(
-            group,
-            topics,
-            mode=mode,
-            start=start,
-            question=PollQuestion(limit=batch, tags=tags),
+        plan = ConsumerPlan(
+            name=group,
+            topics=topics_of(topics),
+            mode=mode_of(mode, has_database=database is not None),
+            preferences=GroupPreferences(start=start, isolation=isolation, tags=tags, retry=retry),
+            batch=batch,
             assignor=assignor,
             instance_id=instance_id,
             client=self.client_id,
-            callbacks=(on_assigned, on_revoked, on_lost),
-            retry=retry,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_lost=on_lost,
+            attempts_max=self._retries.bound(on_outage),
+            attempts_min=self._retries.count,
         )
-        member = new_member_id(), self._open_for_group
-        return Consumer(ConsumerFlows(plan, *member, elapsed_s=perf_counter), self._driver)
+        return self._consumer(plan, database)
+
+    def _consumer(
+        self, plan: ConsumerPlan, database: SqlDatabase[Any] | None
+    ) -> Consumer[Any, Any]:
+        member_id, elapsed_s = new_member_id(), perf_counter
+        if database is None:
+            flows: ConsumerFlows[Any] = ConsumerFlows(
+                plan, member_id, self._open, elapsed_s=elapsed_s
+            )
+        else:
+            place = GroupPositions(self._decider_of(database), plan, member_id)
+            opening = partial(self._open_for_database, place)
+            flows = ConsumerFlows(plan, member_id, opening, elapsed_s=elapsed_s, place=place)
+        return Consumer(flows, self._driver)
 
     def share_consumer(
         self,
-        topic: TopicId,
-        group: str,
+        topic: TopicLike,
         *,
+        group: str,
         mode: DeliveryModeLike = "at_least_once",
         order: ShareOrder | None = None,
-        start: ShareStart = "earliest",
+        tags: str | None = None,
+        start: Start = "earliest",
         lease: Duration = 30.0,
         batch: int = 10,
         retry: RetryPolicy | None = None,
+        on_outage: OnOutage = "wait",
     ) -> ShareConsumer:
-        """A worker of a share group: the workers share the messages of one topic with one
-        partition, or of one partition. A message that fails, or is slow, blocks no other.
+        """A worker of a share group: the workers share the messages of a topic, or of one
+        partition. A message that fails, or is slow, blocks no other.
 
-            with client.share_consumer(orders, "billing") as consumer:
-                for messages in consumer:
-                    print(len(messages))
+            with client.share_consumer(orders, group="billing") as consumer:
+                for message in consumer:
+                    print(message.payload)
 
         `mode`: `at_least_once` accepts messages after they were processed; `exactly_once` by the
         transaction that processes them, see `ShareConsumer.transaction`. The first worker creates
-        the group: `start` is where it begins, `earliest`, `latest`, a message id or a publish time
-        in ms; with the `order` `key`, a message waits until the one before it of the same key is
-        done, and `None` is that of the group. `lease`: for how many seconds the server waits for a
-        sign of life, 0.1 to 43200; leases are renewed while the consumer is open. `batch`: how many
-        messages it takes at once, up to 1,000. `retry`: what becomes of messages that fail, in
-        `run` or by `nack`.
+        the group: `start`, as in `poll`, is where it begins; with the `order` `key`, a message
+        waits until the one before it of the same key is done; `tags`, as in `poll`, select its
+        messages. An `order` or `tags` of None are those of the group. `lease`: for how many seconds
+        the server waits for a sign of life, 0.1 to 43200; leases are renewed while the consumer is
+        open. `batch`: how many messages it takes at once, up to 1,000. `retry`: what becomes of
+        messages that fail, in `run` or by `nack`. `on_outage`: as in `consumer`.
 
         Raises:
             ValueError: a word or a number is not possible.
         """
         plan = SharePlan(
-            group=ShareGroupId(topic=topic, name=group),
+            group=ShareGroupId(topic=topic_of(topic), name=group),
             mode=mode,
             order=order,
+            tags=tags,
             start=start,
-            lease_s=calls.seconds_of(lease, what="lease"),
+            lease_s=seconds_of(lease, what="lease"),
             count=batch,
             retry=retry,
+            attempts_max=self._retries.bound(on_outage),
+            attempts_min=self._retries.count,
         )
-        flows = ShareConsumerFlows(plan, self._open_for_group, perf_counter)
+        flows = ShareConsumerFlows(plan, self._open, perf_counter)
         return ShareConsumer(flows, self._driver)
 
-    def _open_for_group(
+    def _open_for_database(
         self,
-        participants: Collection[TransactionAware],
-        offsets: Callable[[int], Call[None]],
+        place: GroupPositions,
+        connection: Collection[Any],
+        end: Callable[[int], Call[None]],
         timeout_s: float | None,
-    ) -> Opened[TransactionContext]:
-        return self._open(participants, timeout_s=timeout_s, offsets=offsets)
+    ) -> Opened[SqlTransaction]:
+        block = place.block(connection)
+        protocol = SqlProtocol(
+            self._retries,
+            place.decider,
+            block,
+            timeout_s=timeout_s,
+            client=self.client_id,
+            position=lambda: place.save(block, end),
+        )
+        return Opened(protocol, SqlTransaction(protocol, self._driver))
+
+    def _publish(self, make: MakePublish[T]) -> T:
+        return self._driver.run(self._retries.publish(make))
 
     def _send(self, call: Call[T]) -> T:
         return self._driver.run(self._retries.ask(call))
@@ -898,10 +904,10 @@ class Client:
     def _open(
         self,
         participants: Collection[TransactionAware],
+        offsets: Callable[[int], Call[None]] | None = None,
+        timeout_s: float | None = None,
         *,
         type: TransactionTypeLike = "short",
-        timeout_s: float | None = None,
-        offsets: Callable[[int], Call[None]] | None = None,
         chain: bool = False,
     ) -> Opened[TransactionContext]:
         protocol = CommitProtocol(

@@ -1,10 +1,10 @@
 # Generated from tuff/aio/cluster.py by `make blocking`; change that one.
 """`client.cluster`: the calls of protocol §7.1, for operators of a cluster."""
 
-from tuff import calls, cluster_calls
+from tuff import topic_calls
 from tuff.blocking.topics import Send
-from tuff.calls import Duration
-from tuff.protocol.ids import TopicId
+from tuff.protocol.durations import Duration, seconds_of
+from tuff.protocol.ids import TopicLike
 from tuff.replies import ClusterState, Drain, TopicOwners
 
 
@@ -17,20 +17,20 @@ class Cluster:
 
     def get(self) -> ClusterState:
         """The live servers, and the leader of transactions."""
-        return self._send(cluster_calls.get_cluster())
+        return self._send(topic_calls.get_cluster())
 
     def topics(
         self,
         server_id: str | None = None,
         *,
         limit: int | None = None,
-        after: TopicId | None = None,
+        after: TopicLike | None = None,
     ) -> TopicOwners:
         """The owners of topics, by topic: of those behind `after`, and of one server if it is
         named. `limit`: how many, at most 10,000 (default: 1,000)."""
-        return self._send(cluster_calls.list_owners(server_id, limit=limit, after=after))
+        return self._send(topic_calls.list_owners(server_id, limit=limit, after=after))
 
-    def move(self, topic: TopicId, server_id: str) -> None:
+    def move(self, topic: TopicLike, server_id: str) -> None:
         """Move a topic to another server.
 
         Raises:
@@ -38,7 +38,7 @@ class Cluster:
             TopicNotMovableError: the topic is there already, or the server is draining.
             TopicNotFoundError: the topic was never created.
         """
-        self._send(cluster_calls.move_topic(topic, server_id))
+        self._send(topic_calls.move_topic(topic, server_id))
 
     def drain(self, server_id: str, *, wait: Duration = 0) -> Drain:
         """Let a server give its topics to the others and claim no more, until `undrain` or its next
@@ -49,9 +49,9 @@ class Cluster:
             ServerNotFoundError: no live server has that id.
             TopicNotMovableError: no other server takes topics.
         """
-        wait_s = calls.seconds_of(wait, what="wait")
-        return self._send(cluster_calls.drain_server(server_id, wait_s=wait_s))
+        wait_s = seconds_of(wait, what="wait")
+        return self._send(topic_calls.drain_server(server_id, wait_s=wait_s))
 
     def undrain(self, server_id: str) -> Drain:
         """Let a server claim topics again. Raises: ServerNotFoundError."""
-        return self._send(cluster_calls.undrain_server(server_id))
+        return self._send(topic_calls.undrain_server(server_id))

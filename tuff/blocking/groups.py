@@ -4,41 +4,64 @@
 `tuff.consumer_flows` has the flows of a consumer.
 """
 
+import math
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
-from tuff import calls, group_calls
-from tuff.batching import require_own_process
+from tuff import group_calls, reading
 from tuff.blocking.context import TransactionContext
-from tuff.blocking.driver import Driver
-from tuff.blocking.heartbeats import Heartbeats
+from tuff.blocking.sql import SqlTransaction
 from tuff.blocking.topics import Send
-from tuff.calls import Duration
-from tuff.client_errors import WrongStateError
 from tuff.commit_protocol import Opened
 from tuff.consumer_flows import ConsumerFlows
-from tuff.consumer_plan import Batch
+from tuff.consumer_plan import Batch, DeliveryMode
 from tuff.consumer_run import ConsumerRun
-from tuff.dead_letters import reason_of
-from tuff.group_calls import GroupId
+from tuff.dead_letters import cause_of
+from tuff.errors import OutcomeUnknownError, TuffError, WrongStateError
+from tuff.flows import Driver, Heartbeats, require_own_process
+from tuff.group_calls import GroupId, PreferenceChanges
 from tuff.participant import TransactionAware
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.durations import Duration, seconds_of
+from tuff.protocol.group_preferences import GroupPreferences
+from tuff.protocol.ids import MessageId, PartitionId, TopicLike
 from tuff.protocol.requests import Message
+from tuff.reading import LATEST, Start, offset_before
 from tuff.replies import Group
+from tuff.wire import mapping, maybe_seconds_of
+
+P = TypeVar("P", bound=TopicLike)
+
+# What takes part in transactions, and their contexts. Python has the defaults from 3.13 on.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    C = TypeVarWithDefault(
+        "C", bound=TransactionContext | SqlTransaction, default=TransactionContext
+    )
+    D = TypeVarWithDefault("D", default=TransactionAware)
+else:
+    C, D = TypeVar("C"), TypeVar("D")
 
 # Inside the class, `list` is a method.
 Names = list[str]
 
 
-class Consumer:
+class _LeftOpenError(Exception):
+    """The program has left an iteration over transactions, and its last one is rolled back."""
+
+
+class Consumer(Generic[C, D]):
     """`client.consumer(…)`: a member of a consumer group, which reads the partitions that the group
     assigns to it. Belongs to one thread, except `stop`; heartbeats are sent beside it.
 
-    Use it in an `with` block, or close it. It joins with its first poll.
+    Use it in an `with` block, or close it. It joins with its first poll. With a database, a
+    transaction of a batch is an `SqlTransaction`, and its one participant is your connection.
     """
 
-    def __init__(self, flows: ConsumerFlows[TransactionContext], driver: Driver) -> None:
+    def __init__(self, flows: ConsumerFlows[C], driver: Driver) -> None:
         if not driver.runs_coroutines:
             flows.refuse_coroutines()
         self._flows = flows
@@ -46,40 +69,117 @@ class Consumer:
         self._heartbeats = Heartbeats(driver)
         self._process_id = os.getpid()
         self._is_closed = False
+        weakref.finalize(self, flows.close).atexit = False  # no heartbeats for what nobody polls
+        # What `transactions` has handed out last.
+        self._open: tuple[Batch, C] | None = None
 
     @property
-    def assignment(self) -> list[TopicId]:
+    def assignment(self) -> list[PartitionId]:
         """The partitions that this member has, as of the last poll, in order."""
         return self._flows.assignment
 
     def poll(self, wait: Duration = 30.0) -> Batch | None:
-        """The next messages, of one partition; None if none came within `wait` seconds.
+        """The next messages, of one partition; None if none came within `wait` seconds, or while
+        the member has no partition.
 
         Rebalances happen in here, with their callbacks. So poll again within the server's
         `groups.rebalance_timeout` (300 seconds). With `at_least_once` it first commits the batch
         that it returned before. With `exactly_once` it returns the same messages again unless
-        their `transaction` has committed. It waits while the server can't be reached.
+        their `transaction` has committed, after those of other partitions.
 
         Raises:
+            ConnectionLostError, UnavailableError, OverloadedError: the server is away, so it is not
+                known whether there are messages. It is raised after the client's `retries`, and
+                with `on_outage="wait"` not before the end of `wait`. Another poll tries again.
             TooManyMembersError: the group has as many members as it can have.
             TooManyGroupsError: the group is new, and its namespace has as many as it can have.
             DamagedRecordError: the next message of a partition fails its checksum.
             WrongStateError: the consumer is closed or was made before a fork, or the transaction
                 of a batch has not ended.
         """
-        self._require_open()
-        return self._driver.run(self._flows.poll(calls.seconds_of(wait, what="wait")))
+        return self._poll(seconds_of(wait, what="wait"))
 
-    def __iter__(self) -> Iterator[Batch]:
-        """Batch after batch; it never ends. With `at_least_once` a batch is committed when the
-        next one is asked for."""
-        while True:
-            batch = self.poll()
+    def _poll(self, wait_s: float) -> Batch | None:
+        self._require_open()
+        return self._driver.run(self._flows.poll(wait_s))
+
+    def __iter__(self) -> Iterator[Message]:
+        """Message after message, until `stop`; it waits while the server is away.
+
+            with client.consumer("shop:orders", group="billing") as consumer:
+                for message in consumer:
+                    print(message.payload)
+
+        A message counts as processed when the next one is asked for, or when the block ends without
+        an error. What counts is committed with the next batch, and at the end of the block.
+
+        Raises:
+            WrongStateError: the mode is `exactly_once`; use `transactions`.
+            Exception: what `poll` and its callbacks raise; it ends the iteration.
+        """
+        if self._flows.mode is DeliveryMode.EXACTLY_ONCE:
+            raise WrongStateError("with exactly_once, iterate over consumer.transactions()")
+        for batch in self.batches():
+            for index in range(len(batch)):
+                yield self._flows.hand_out_one(batch, index)
+                if self._flows.is_stopping:
+                    break
+
+    def batches(self) -> Iterator[Batch]:
+        """Batch after batch, until `stop`; it waits while the server is away. With `at_least_once`
+        a batch is committed when the next one is asked for, or when the block ends without an
+        error."""
+        while not self._flows.is_stopping:
+            batch = self._poll(math.inf)
             if batch is not None:
                 yield batch
+        self._driver.run(self._flows.end_run())
+
+    def transactions(
+        self,
+        *participants: D,
+        timeout: Duration | None = None,
+    ) -> Iterator[tuple[Batch, C]]:
+        """With `exactly_once`: batch after batch, each within a transaction that commits its
+        offset, until `stop`; it waits while the server is away.
+
+            for batch, tx in consumer.transactions(stock):
+                stock.put(b"last", batch[-1].payload)
+                tx.publish("shop:mails", *(each.payload for each in batch))
+
+        The transaction commits when the next batch is asked for, or when the block of the consumer
+        ends without an error; an error that leaves that block rolls it back. If it conflicts, or
+        the partition is lost meanwhile, this or another member reads the batch again.
+        `participants` and `timeout` are those of `Client.transaction`; with a database, those of
+        `Client.sql_transaction`: `consumer.transactions(connection)`.
+
+        Raises: what `poll`, and the end of such a transaction, raise.
+        """
+        self._flows.use(participants)
+        self._end_transaction(_LeftOpenError())  # of an iteration before
+        for batch in self.batches():
+            context = self.transaction(batch, *participants, timeout=timeout)
+            context.__enter__()
+            self._open = batch, context
+            yield batch, context
+            self._end_transaction(None)
+
+    def _end_transaction(self, error: BaseException | None) -> None:
+        """Commit the transaction that `transactions` has begun last, or roll it back."""
+        if self._open is None:
+            return
+        (batch, context), self._open = self._open, None
+        try:
+            context.__exit__(None if error is None else type(error), error, None)
+        except OutcomeUnknownError:
+            raise
+        except TuffError as refusal:
+            if not self._flows.is_unrelated(refusal):
+                raise
+            self._driver.run(self._flows.read_again(batch, refusal))
 
     def commit(self) -> None:
-        """With `at_least_once`: commit what `poll` has returned so far.
+        """With `at_least_once`: commit what the consumer has handed out so far.
 
         Raises:
             GroupError: the member was fenced, or has lost a partition: its next owner repeats what
@@ -102,34 +202,38 @@ class Consumer:
         batch counts as processed. `error` becomes the reason in the dead letter.
 
         Raises:
-            WrongStateError: the consumer has no `retry` policy, or one with `in_order`; or the
-                message is not of the batch that was polled last; or with `exactly_once` there is
-                no transaction of it.
+            WrongStateError: the consumer is closed, or has no `retry` policy, or one with
+                `in_order`; or the message is not of the batch that was polled last; or with
+                `exactly_once` there is no transaction of it.
         """
-        delay_s = calls.maybe_seconds_of(delay, what="delay")
-        reason = reason_of(error) if isinstance(error, BaseException) else error
-        self._driver.run(self._flows.nack(message, reason=reason, delay_s=delay_s))
+        self._require_open()
+        delay_s = maybe_seconds_of(delay, what="delay")
+        self._driver.run(self._flows.nack(message, cause=cause_of(error), delay_s=delay_s))
 
     def transaction(
         self,
         batch: Batch,
-        *participants: TransactionAware,
+        *participants: D,
         timeout: Duration | None = None,
-    ) -> TransactionContext:
+    ) -> C:
         """With `exactly_once`: a transaction whose commit includes the offset of the batch.
 
-            for batch in consumer:
+            for batch in consumer.batches():
                 with consumer.transaction(batch) as tx:
                     tx.publish(copies, *(message.payload for message in batch))
 
         All of it counts, or nothing. `participants` and `timeout` are those of
         `Client.transaction`. `batch` is the one that `poll` returned last.
 
+        Raises: WrongStateError: `batch` is another one; or a transaction has committed it, or may
+            have (`OutcomeUnknownError`). Poll again: the consumer continues behind what committed.
+
         Raises, when its block ends, beside what `Client.transaction` raises:
             GroupError: the member was fenced, or has lost the partition. All is rolled back, and
                 another member processes the batch. Poll again.
         """
-        timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
+        timeout_s = maybe_seconds_of(timeout, what="timeout")
+        self._flows.use(participants)
         return self._flows.opened(
             self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
         )
@@ -137,12 +241,12 @@ class Consumer:
     def run(
         self,
         process: Callable[..., object],
-        *participants: TransactionAware,
-        wait: Duration = 30.0,
+        *participants: D,
         timeout: Duration | None = None,
     ) -> None:
         """Process batches by `process(batch)`, or by `process(batch, tx)` with `exactly_once`,
-        until `stop`. Then an `at_least_once` consumer commits.
+        until `stop`; it waits while the server is away. At the end an `at_least_once` consumer
+        commits.
 
         A batch whose transaction conflicts, or whose partition is lost meanwhile, is read again, by
         this or another member. With a `retry` policy, a batch whose `process` raises is processed
@@ -156,32 +260,34 @@ class Consumer:
                 `run` again: it continues behind what was committed.
         """
         self._require_open()
-        timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
+        timeout_s = maybe_seconds_of(timeout, what="timeout")
+        self._flows.use(participants)
 
-        def open_one(batch: Batch) -> Opened[TransactionContext]:
+        def open_one(batch: Batch) -> Opened[C]:
             opened = self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
             self._flows.opened(opened)
             return opened
 
-        wait_s = calls.seconds_of(wait, what="wait")
-        self._driver.run(ConsumerRun(self._flows, process, open_one).run(wait_s))
+        self._driver.run(ConsumerRun(self._flows, process, open_one).run())
 
     def stop(self) -> None:
-        """Let `run` return after its batch, and at once while it waits. Any thread or signal
-        handler may call it. If no run is in progress, it ends the next one."""
+        """Let `run` return after its batch, or an iteration end after its step, and at once while
+        it waits. Any thread or signal handler may call it. If none is in progress, it ends the next
+        one."""
         self._flows.stop()
 
     def close(self) -> None:
         """Leave the group, so that others get the partitions at once; those of a static member are
         kept for a session. It commits nothing. Calling it again is harmless."""
-        if self._is_closed or os.getpid() != self._process_id:
+        if not self._is_usable:
             return
         self._is_closed = True
+        self._end_transaction(_LeftOpenError())
         self._flows.close()
         self._heartbeats.join()
         self._driver.run(self._flows.leave())
 
-    def __enter__(self) -> "Consumer":
+    def __enter__(self) -> "Consumer[C, D]":
         return self
 
     def __exit__(
@@ -190,7 +296,17 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self._end_transaction(error)
+            commits = self._flows.mode is DeliveryMode.AT_LEAST_ONCE
+            if error is None and commits and self._is_usable:
+                self._driver.run(self._flows.commit_quietly())
+        finally:
+            self.close()
+
+    @property
+    def _is_usable(self) -> bool:
+        return not self._is_closed and os.getpid() == self._process_id
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -209,24 +325,68 @@ class Groups:
         """The names of a namespace's groups, in byte order."""
         return self._send(group_calls.list_groups(namespace))
 
-    def show(self, namespace: str, name: str) -> Group:
+    def get(self, namespace: str, name: str) -> Group:
         """Members, assignment and lag of a group. Raises: GroupNotFoundError."""
         return self._send(group_calls.get_group(GroupId(namespace=namespace, name=name)))
 
     def reset(
-        self, namespace: str, name: str, offsets: Mapping[TopicId, MessageId | str | None]
-    ) -> None:
-        """Set the offsets of partitions that no member has: the group continues behind these ids.
-        None forgets an offset, so that a consumer begins at its `start`.
+        self,
+        namespace: str,
+        name: str,
+        starts: Mapping[P, Start | None],
+        *,
+        inclusive: bool = True,
+    ) -> dict[P, MessageId | None]:
+        """Set the offsets of partitions that no member has: the group continues at these starts,
+        as those of `Client.poll`; with `inclusive=False` behind ids, such as those of an offset.
+        None forgets an offset, so that a consumer begins at its `start`. Returns the new offsets.
+        Of a group with `database`, delete its rows of `tuff_positions`, too: they count.
 
-            client.groups.reset("shop", "billing", {orders.partition(0): None})
+            client.groups.reset("shop", "billing", {"shop:orders/0": None})
 
         Raises:
             GroupNotFoundError: the group was never joined, or it was deleted.
             GroupNotEmptyError: a member has one of the partitions.
         """
         group = GroupId(namespace=namespace, name=name)
+        offsets: dict[P, MessageId | None] = {}
+        for partition, start in mapping(starts, "starts").items():
+            end = None
+            if start == LATEST:
+                end = (self._send(reading.offsets(partition, isolation="committed"))).end
+            offsets[partition] = (
+                None if start is None else offset_before(start, inclusive=inclusive, end=end)
+            )
         self._send(group_calls.reset_offsets(group, offsets))
+        return offsets
+
+    def preferences(self, namespace: str, name: str) -> GroupPreferences:
+        """How the members of a group consume. Raises: GroupNotFoundError."""
+        group = GroupId(namespace=namespace, name=name)
+        return self._send(group_calls.get_preferences(group))
+
+    def set_preferences(
+        self, namespace: str, name: str, preferences: GroupPreferences
+    ) -> GroupPreferences:
+        """Replace all preferences, and create the group if there is none. Members follow within a
+        heartbeat.
+
+        Raises: TooManyGroupsError: the namespace has as many groups as it can have.
+        """
+        group = GroupId(namespace=namespace, name=name)
+        return self._send(group_calls.set_preferences(group, preferences))
+
+    def update_preferences(
+        self, namespace: str, name: str, **changes: Unpack[PreferenceChanges]
+    ) -> GroupPreferences:
+        """Change the preferences that are named, and no others; None unsets one.
+
+            client.groups.update_preferences("shop", "billing", tags="urgent", retry=None)
+
+        Raises: as `set_preferences`.
+        """
+        group = GroupId(namespace=namespace, name=name)
+        return self._send(group_calls.update_preferences(group, changes))
 
     def delete(self, namespace: str, name: str) -> None:
         """Delete a group without members, with its offsets.

@@ -4,25 +4,28 @@
 `tuff.share_consumer` has the flows of a worker.
 """
 
+import math
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from tuff import calls, share_calls
-from tuff.batching import require_own_process
+from tuff import share_calls
 from tuff.blocking.context import TransactionContext
-from tuff.blocking.driver import Driver
-from tuff.blocking.heartbeats import Heartbeats
 from tuff.blocking.topics import Send
-from tuff.calls import Duration
-from tuff.client_errors import WrongStateError
-from tuff.dead_letters import reason_of
+from tuff.consumer_plan import DeliveryMode
+from tuff.dead_letters import cause_of
+from tuff.errors import WrongStateError
+from tuff.flows import Driver, Heartbeats, require_own_process
 from tuff.participant import TransactionAware
-from tuff.protocol.ids import TopicId
+from tuff.protocol.durations import Duration, seconds_of
+from tuff.protocol.ids import TopicLike, topic_of
 from tuff.protocol.requests import Message
+from tuff.reading import Start
 from tuff.replies import ShareGroup
-from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
+from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows
+from tuff.wire import maybe_seconds_of
 
 Batch = tuple[Message, ...]
 Names = list[str]  # inside the class, `list` is a method
@@ -41,35 +44,63 @@ class ShareConsumer:
         self._renewals = Heartbeats(driver)
         self._process_id = os.getpid()
         self._is_closed = False
+        weakref.finalize(self, flows.close).atexit = False  # no renewals for what nobody polls
+        self._batch: Batch = ()  # the newest one of `batches`
 
     def poll(self, wait: Duration = 30.0) -> Batch:
-        """The next messages, the oldest first; none if none came within `wait` seconds.
+        """The next messages, of one partition, the oldest first; none if none came within `wait`
+        seconds. Leases take the partitions of a topic in turn.
 
         With `at_least_once` it first accepts those that it returned before, except the ones that
         were given back by `nack`. With `exactly_once` it releases those whose transaction has not
-        committed. It waits while the server can't be reached.
+        committed.
 
         Raises:
-            GroupExistsError: the group has another order.
+            ConnectionLostError, UnavailableError, OverloadedError: the server is away, so it is not
+                known whether there are messages. It is raised after the client's `retries`, and
+                with `on_outage="wait"` not before the end of `wait`. Another poll tries again.
+            GroupExistsError: the group has another order, or other tags.
             TooManyGroupsError: the group is new, and the topic has as many as it can have.
-            PartitionRequiredError: the topic has several partitions.
             WrongStateError: the consumer is closed or was made before a fork, or a transaction of
                 a message has not ended.
         """
-        self._require_open()
-        return self._driver.run(self._flows.poll(calls.seconds_of(wait, what="wait")))
+        return self._poll(seconds_of(wait, what="wait"))
 
-    def __iter__(self) -> Iterator[Batch]:
-        """Batch after batch; it never ends. With `at_least_once` a batch is accepted when the next
-        one is asked for."""
-        while True:
-            batch = self.poll()
+    def _poll(self, wait_s: float) -> Batch:
+        self._require_open()
+        return self._driver.run(self._flows.poll(wait_s))
+
+    def __iter__(self) -> Iterator[Message]:
+        """With `at_least_once`: message after message, until `stop`; it waits while the server is
+        away. A message counts as processed when the next one is asked for, or when the block ends
+        without an error.
+
+        Raises: WrongStateError: the mode is `exactly_once`; use `batches` and `transaction`.
+        """
+        if self._flows.plan.mode == DeliveryMode.EXACTLY_ONCE:
+            raise WrongStateError("with exactly_once, iterate over consumer.batches()")
+        while not self._flows.is_stopping:
+            for message in self._poll(math.inf):
+                self._flows.begin(message)
+                yield message
+                if self._flows.is_stopping:
+                    break
+        self._driver.run(self._flows.end_iteration(()))
+
+    def batches(self) -> Iterator[Batch]:
+        """Batch after batch, until `stop`; it waits while the server is away. With `at_least_once`
+        a batch is accepted when the next one is asked for, or when the block ends without an
+        error."""
+        while not self._flows.is_stopping:
+            batch = self._poll(math.inf)
             if batch:
+                self._batch = batch
                 yield batch
+        self._driver.run(self._flows.end_iteration(self._batch))
 
     def attempt(self, message: Message) -> int:
-        """How often a message of the newest batch was given out: 1 for one that has not failed
-        before. The server counts in memory, so after its restart it is 1 again.
+        """Which attempt of a message of the newest batch this is: 1 for one that no worker has
+        begun before. A message that was leased and given back unbegun was not attempted.
 
         Raises:
             WrongStateError: the message is not of that batch, or was acknowledged already.
@@ -103,9 +134,8 @@ class ShareConsumer:
             WrongStateError: the message is not of that batch, or was acknowledged already.
         """
         self._require_open()
-        delay_s = calls.maybe_seconds_of(delay, what="delay")
-        reason = reason_of(error) if isinstance(error, BaseException) else error
-        self._driver.run(self._flows.nack(message, reason=reason, delay_s=delay_s))
+        delay_s = maybe_seconds_of(delay, what="delay")
+        self._driver.run(self._flows.nack(message, cause=cause_of(error), delay_s=delay_s))
 
     def transaction(
         self,
@@ -116,7 +146,7 @@ class ShareConsumer:
         """With `exactly_once`: a transaction whose commit includes the acceptance of messages of
         the newest batch.
 
-            for batch in consumer:
+            for batch in consumer.batches():
                 for message in batch:
                     with consumer.transaction(message) as tx:
                         tx.publish(copies, message.payload)
@@ -127,18 +157,17 @@ class ShareConsumer:
         Raises, when its block ends, beside what `Client.transaction` raises:
             LeaseLostError: another worker has got one of the messages. All is rolled back.
         """
-        timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
+        timeout_s = maybe_seconds_of(timeout, what="timeout")
         return self._flows.open_for(messages, participants, timeout_s).context
 
     def run(
         self,
         process: Callable[..., object],
         *participants: TransactionAware,
-        wait: Duration = 30.0,
         timeout: Duration | None = None,
     ) -> None:
         """Process messages by `process(message)`, or by `process(message, tx)` with `exactly_once`,
-        until `stop`.
+        until `stop`; it waits while the server is away.
 
         A message whose transaction conflicts, or whose lease is lost, is given out again. With a
         `retry` policy, so is one whose `process` raises, after the delay of the policy; after the
@@ -150,24 +179,27 @@ class ShareConsumer:
             OutcomeUnknownError: whether the last transaction was committed can't be learned now.
         """
         self._require_open()
-        timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
-        wait_s = calls.seconds_of(wait, what="wait")
-        self._driver.run(self._flows.run(process, participants, wait_s=wait_s, timeout_s=timeout_s))
+        timeout_s = maybe_seconds_of(timeout, what="timeout")
+        self._driver.run(self._flows.run(process, participants, timeout_s=timeout_s))
 
     def stop(self) -> None:
-        """Let `run` return after its message, and at once while it waits. Any thread or signal
-        handler may call it. If no run is in progress, it ends the next one."""
+        """Let `run` return after its message, or an iteration end after its step, and at once while
+        it waits. Any thread or signal handler may call it. If none is in progress, it ends the next
+        one."""
         self._flows.stop()
 
     def close(self) -> None:
-        """Release what was not acknowledged, so that other workers get it at once. Calling it again
-        is harmless."""
-        if self._is_closed or os.getpid() != self._process_id:
+        """Release what was not acknowledged, so that other workers get it at once. It is no attempt
+        of these messages, unless `run` had begun them. Calling it again is harmless."""
+        self._close(has_failed=False)
+
+    def _close(self, *, has_failed: bool) -> None:
+        if not self._is_usable:
             return
         self._is_closed = True
         self._flows.close()
         self._renewals.join()
-        self._driver.run(self._flows.leave())
+        self._driver.run(self._flows.leave(has_failed=has_failed))
 
     def __enter__(self) -> "ShareConsumer":
         return self
@@ -178,7 +210,13 @@ class ShareConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None and self._is_usable:
+            self._driver.run(self._flows.accept_handed_out(self._batch))
+        self._close(has_failed=isinstance(error, Exception))
+
+    @property
+    def _is_usable(self) -> bool:
+        return not self._is_closed and os.getpid() == self._process_id
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -193,42 +231,44 @@ class ShareGroups:
     def __init__(self, send: Send) -> None:
         self._send = send
 
-    def list(self, topic: TopicId) -> Names:
-        """The names of a topic's share groups, in byte order.
-
-        Raises:
-            TopicNotFoundError: there is no such topic.
-            PartitionRequiredError: the topic has several partitions, and `topic` names none.
-        """
+    def list(self, topic: TopicLike) -> Names:
+        """The names of the share groups of a topic or partition, in byte order. Raises:
+        TopicNotFoundError."""
         return self._send(share_calls.list_share_groups(topic))
 
-    def show(self, topic: TopicId, name: str) -> ShareGroup:
-        """Properties, counts and lag of a share group. Raises: GroupNotFoundError."""
-        return self._send(share_calls.get_share_group(ShareGroupId(topic=topic, name=name)))
+    def get(self, topic: TopicLike, name: str) -> ShareGroup:
+        """Properties, counts and lag of a share group, in a partition or in all of a topic. Raises:
+        GroupNotFoundError."""
+        return self._send(
+            share_calls.get_share_group(ShareGroupId(topic=topic_of(topic), name=name))
+        )
 
     def create(
         self,
-        topic: TopicId,
+        topic: TopicLike,
         name: str,
         *,
-        start: ShareStart = "latest",
+        start: Start = "latest",
         order: ShareOrder = "none",
+        tags: str | None = None,
         lease: Duration = 30.0,
     ) -> None:
-        """Create a share group. `start`: a message id, a publish time in ms, `earliest` or
-        `latest`; `lease`: for how many seconds a worker has a message that names no other time. The
-        same again changes nothing.
+        """Create a share group of a topic or partition. `start`: a message id, a publish time in
+        ms, `earliest` or `latest`; `tags`: which messages it has, as in `poll`; `lease`: for how
+        many seconds a worker has a message that names no other time. The same again changes
+        nothing.
 
         Raises:
             GroupExistsError: it exists with other properties.
             TooManyGroupsError: the topic has as many groups as it can have.
-            PartitionRequiredError: the topic has several partitions, and `topic` names none.
         """
-        group = ShareGroupId(topic=topic, name=name)
-        lease_s = calls.seconds_of(lease, what="lease")
-        call = share_calls.create_share_group(group, start=start, order=order, lease_s=lease_s)
+        group = ShareGroupId(topic=topic_of(topic), name=name)
+        lease_s = seconds_of(lease, what="lease")
+        call = share_calls.create_share_group(
+            group, start=start, order=order, tags=tags, lease_s=lease_s
+        )
         self._send(call)
 
-    def delete(self, topic: TopicId, name: str) -> None:
+    def delete(self, topic: TopicLike, name: str) -> None:
         """Delete a share group, with what it has acknowledged. Raises: GroupNotFoundError."""
-        self._send(share_calls.delete_share_group(ShareGroupId(topic=topic, name=name)))
+        self._send(share_calls.delete_share_group(ShareGroupId(topic=topic_of(topic), name=name)))

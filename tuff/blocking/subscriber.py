@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from tuff.blocking.driver import Driver
+from tuff.flows import Driver
 from tuff.subscriber_flows import SubscriberFlows
 
 

@@ -2,12 +2,11 @@
 """`client.transactions`, where `tx` is a transaction or any of its pointers (protocol §5.2), and
 `client.sinks` (§5.3)."""
 
-import secrets
 from collections.abc import Collection, Sequence
 
 from tuff import transaction_calls
 from tuff.blocking.topics import Send
-from tuff.calls import Duration, maybe_seconds_of
+from tuff.protocol.durations import Duration
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionState, TransactionTypeLike
 from tuff.replies import (
@@ -23,8 +22,7 @@ from tuff.replies import (
     Truncated,
 )
 from tuff.transaction_calls import Resolution, Tx, id_of
-
-REQUEST_ID_BYTES = 16  # random bytes; two programs never draw the same
+from tuff.wire import maybe_seconds_of
 
 Found = list[Sink]  # inside the class, `list` is a method
 
@@ -43,13 +41,16 @@ class Transactions:
         timeout: Duration | None = None,
         client: str | None = None,
         lease: Duration | None = None,
+        messages_only: bool = False,
     ) -> Transaction:
-        """Start a transaction; returns it with the snapshot in which it reads.
+        """Start a transaction; returns it with the snapshot in which it reads. If the wait for the
+        reply is interrupted, the start is withdrawn.
 
         `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
         the server ends it (default: the server's; not for a long one). `client`: the name that
         others see (default: this client's). `lease`: seconds, up to 3,600, until the server ends a
-        long one unless it is renewed (default: no lease).
+        long one unless it is renewed (default: no lease). `messages_only`: no other store keeps
+        its pointers, so that it leaves nothing on the list of invalid transactions.
         """
         name = self._name if client is None else client
         return self._send(
@@ -57,7 +58,9 @@ class Transactions:
                 type=type,
                 timeout_s=maybe_seconds_of(timeout, what="timeout"),
                 client=name,
+                request_id=transaction_calls.new_request_id(),
                 lease_s=maybe_seconds_of(lease, what="lease"),
+                messages_only=messages_only,
             )
         )
 
@@ -86,7 +89,7 @@ class Transactions:
         Raises:
             TransactionConflictError: it can only be aborted or invalidated now.
             TransactionNotInProgressError: its class says how it ended.
-            ConnectionLostError: it is unknown whether it committed; ask `outcome`.
+            ConnectionLostError: it is unknown whether it committed; ask `get`.
         """
         call = transaction_calls.commit(id_of(tx), changes, publish, read_only=read_only)
         return self._send(call)
@@ -136,7 +139,7 @@ class Transactions:
         `request_id` (up to 128 characters; default: a random one) makes a repetition safe: the
         server returns its first answer again.
         """
-        request_id = secrets.token_hex(REQUEST_ID_BYTES) if request_id is None else request_id
+        request_id = transaction_calls.new_request_id() if request_id is None else request_id
         return self._send(transaction_calls.run(publish, client=self._name, request_id=request_id))
 
     def abort(self, tx: Tx) -> TransactionState:
@@ -152,7 +155,7 @@ class Transactions:
         self._send(transaction_calls.invalidate(id_of(tx)))
 
     def checkpoint(self, tx: Tx) -> Transaction:
-        """The same transaction, with a new write pointer."""
+        """The transaction with a new write pointer."""
         return self._send(transaction_calls.checkpoint(id_of(tx)))
 
     def renew(self, tx: Tx) -> Renewed:
@@ -164,7 +167,7 @@ class Transactions:
         """
         return self._send(transaction_calls.renew(id_of(tx)))
 
-    def outcome(self, tx: Tx) -> Outcome:
+    def get(self, tx: Tx) -> Outcome:
         """Its state or outcome; kept for 15 minutes (a setting of the server) after its end.
 
         Raises:

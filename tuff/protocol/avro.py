@@ -221,7 +221,8 @@ def decode_publish_request(body: bytes) -> PublishRequest:
 
 
 def decode_publish_request_2(body: bytes) -> PublishRequest:
-    """The same in the second version of the schema, in which messages have attributes.
+    """Decode a PublishRequest in the second version of the schema, in which messages have
+    attributes.
 
     Raises:
         BadRequestError (its kinds): the body is not exactly one PublishRequest, or a message has
@@ -434,8 +435,8 @@ def encode_columns(ids: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
 def encode_columns_2(
     ids: Sequence[bytes], payloads: Sequence[bytes], attributes: Mapping[int, Attributes]
 ) -> bytes:
-    """The same in the second version of the schema; `attributes` are those of the messages that
-    have any, by their index."""
+    """Encode messages in the second version of the schema; `attributes` are those of the messages
+    that have any, by their index."""
     if not ids:
         return _array((), 0)
     # As in version 1: what is between two payloads is one piece, and nearly always the same.

@@ -96,6 +96,12 @@ class InvalidMessageIdError(BadRequestError):
     code = "invalid_message_id"
 
 
+class FuturePositionError(BadRequestError):
+    """An offset or a position is in the future: nothing was published there yet."""
+
+    code = "future_position"
+
+
 class InvalidTimeoutError(BadRequestError):
     code = "invalid_timeout"
 
@@ -268,6 +274,28 @@ class TooManyPositionsError(TuffError):
     code = "too_many_positions"
 
 
+class StartWithdrawnError(TuffError):
+    """The client has withdrawn the start with this request id. Nothing was started."""
+
+    status = 409
+    code = "start_withdrawn"
+
+
+class RequestForgottenError(TuffError):
+    """A publish was sent again, and the server does not remember whether it was executed before.
+    This attempt published nothing; an earlier one may have."""
+
+    status = 409
+    code = "request_forgotten"
+
+
+class RequestIdReusedError(TuffError):
+    """A publish has the request id of an earlier one with other messages. Nothing was published."""
+
+    status = 409
+    code = "request_id_reused"
+
+
 class SinkError(TuffError):
     """The sink does not accept that epoch or that change."""
 
@@ -414,9 +442,18 @@ class OwnershipMovingError(UnavailableError):
 
 
 class StorageUnavailableError(UnavailableError):
-    """The message store can't be read or written now. A write may or may not have happened."""
+    """The message store can't be read or written now; nothing was written."""
 
     code = "storage_unavailable"
+    retry_safe = True
+
+
+class StorageOutcomeUnknownError(StorageUnavailableError):
+    """The message store, or the server that owns the topic, failed during the call. What it was to
+    write may or may not be there."""
+
+    code = "storage_outcome_unknown"
+    retry_safe = False
     outcome_unknown = True
 
 
@@ -531,6 +568,7 @@ def _restored(
     kind: type[TuffError], args: tuple[object, ...], members: Mapping[str, object]
 ) -> TuffError:
     error = kind.__new__(kind, *args)
+    error.args = args  # an OSError leaves them to its constructor
     error.__dict__.update(members)
     return error
 

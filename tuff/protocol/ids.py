@@ -8,9 +8,10 @@ through ids as one 160-bit number, so that "after this id" is "from the next num
 
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, total_ordering
+from typing import NamedTuple, overload
 
 from tuff.protocol.errors import InvalidMessageIdError, InvalidNameError
 from tuff.protocol.values import frozen_value
@@ -27,15 +28,15 @@ TIMESTAMP_LIMIT = 1 << 64  # ms; a timestamp has 64 bits
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _PARTS = re.compile(
-    r":0|(:[1-9][0-9]{0,3})?(:delayed)?|:group|(:[1-9][0-9]{0,3})?:[A-Za-z0-9._-]{1,128}:share"
+    r":0|(:[1-9][0-9]{0,3})?|:group|(:[1-9][0-9]{0,3})?:[A-Za-z0-9._-]{1,128}:share"
 )
 _PARTITION = re.compile(r"[^:]*:(0|[1-9][0-9]{0,3})")
-_DELAYED = ":delayed"
 _DELAYED_HEX = re.compile(r"[0-9A-Fa-f]{36}")
 _LAYOUT = struct.Struct(">QHQH")
 assert _LAYOUT.size == MESSAGE_ID_SIZE
 _DELAYED_ID = struct.Struct(">QQH")
 DELAYED_ID_SIZE = 18  # bytes
+NEVER_MS = TIMESTAMP_LIMIT - 1  # in place of a due time: of no message that waits
 assert _DELAYED_ID.size == DELAYED_ID_SIZE
 
 
@@ -63,15 +64,15 @@ def shown_name(name: str) -> str:
     return repr(name if len(name) <= NAME_LENGTH_MAX else name[:NAME_LENGTH_MAX] + "…")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
+@dataclass(frozen=True, slots=True)
 class TopicId:
     """A topic's namespace and name, both legal names.
 
     Behind its name, a log that belongs to a topic has parts that no name has (decision 0043):
-    `orders:3` is a further partition, `orders:delayed` and `orders:3:delayed` have the delayed
-    messages of a partition, `orders:billing:share` is the log of the share group `billing` of
-    partition 0, and `billing:group` is the log of a consumer group. `orders` is the log of
-    partition 0; a request for this partition alone names it `orders:0`.
+    `orders:3` is a further partition, `orders:billing:share` is the log of the share group
+    `billing` of partition 0, and `billing:group` is the log of a consumer group. `orders` is the
+    log of partition 0; a request for this partition alone names it `orders:0`.
 
     Raises:
         InvalidNameError: one of the two is not.
@@ -90,6 +91,15 @@ class TopicId:
                 f"partition, 0 to {PARTITION_NUMBER_MAX}, can follow a colon"
             )
 
+    # The id of a log is the same value as a TopicId and as a PartitionId.
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TopicId):
+            return NotImplemented
+        return self.name == other.name and self.namespace == other.namespace
+
+    def __lt__(self, other: "TopicId") -> bool:
+        return (self.namespace, self.name) < (other.namespace, other.name)
+
     @property
     def base(self) -> "TopicId":
         """The topic itself, of a topic or of one of its partitions."""
@@ -106,9 +116,9 @@ class TopicId:
         """The id under which its messages are stored: `orders` for `orders:0`."""
         return self.base if self.number == 0 else self
 
-    def partition(self, number: int) -> "TopicId":
+    def partition(self, number: int) -> "PartitionId":
         """A partition of the topic, 0 to 9,999. Raises: InvalidNameError."""
-        return topic_id(self.namespace, f"{self.name.partition(':')[0]}:{number}")
+        return partition_id(self.namespace, f"{self.name.partition(':')[0]}:{number}")
 
     def __str__(self) -> str:
         return f"{self.namespace}:{self.name}"
@@ -119,20 +129,10 @@ class TopicId:
         return ":" in self.name
 
     @property
-    def delayed_log(self) -> "TopicId":
-        """The log for the delayed messages that transactions publish to this topic."""
-        return TopicId(self.namespace, self.name + _DELAYED)
-
-    @property
     def unit(self) -> "TopicId":
-        """What one server owns as a whole: a topic with its partitions, the logs of its delayed
-        messages and those of its share groups; or the log of a consumer group."""
+        """What one server owns as a whole: a topic with its partitions and the logs of its share
+        groups; or the log of a consumer group."""
         return self if self.name.endswith(GROUP_LOG) else self.base
-
-    @property
-    def is_delayed_log(self) -> bool:
-        """Whether this is the `delayed_log` of a topic."""
-        return self.name.endswith(_DELAYED)
 
     def share_log(self, group: str) -> "TopicId":
         """The log of a share group of this partition. Raises: InvalidNameError."""
@@ -148,18 +148,85 @@ class TopicId:
 
     @property
     def belongs_to_topic(self) -> bool:
-        """Whether this is the log of a topic's delayed messages, or of a share group of it."""
+        """Whether this is the log of a share group of a topic."""
         return self.home is not self
 
     @property
     def home(self) -> "TopicId":
-        """The topic whose delayed messages or share group this log has; of any other topic, the
-        topic itself."""
+        """The topic whose share group this log has; of any other topic, the topic itself."""
         if self.name.endswith(SHARE_LOG):
             return replace(self, name=self.name.removesuffix(SHARE_LOG).rpartition(":")[0])
-        if self.name.endswith(_DELAYED):
-            return replace(self, name=self.name.removesuffix(_DELAYED))
         return self
+
+
+class PartitionId(TopicId):
+    """A partition of a topic, by its number; its name is that of its log, as `orders:3`.
+
+    Raises:
+        InvalidNameError: the name has no number.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if _PARTITION.fullmatch(self.name) is None:
+            raise InvalidNameError(
+                f"{shown_name(self.name)} names no partition: a colon and its number follow the "
+                "name of the topic, as in orders:3"
+            )
+
+    @property
+    def number(self) -> int:
+        """The number of the partition."""
+        return int(self.name.partition(":")[2])
+
+
+TopicLike = str | TopicId  # what a program may give as a topic or a partition
+_FORMS = (
+    "a topic is its namespace and its name, as in 'shop:orders', and one of its partitions has its "
+    f"number, 0 to {PARTITION_NUMBER_MAX}, as in 'shop:orders/3'"
+)
+
+
+def topic_of(topic: object) -> TopicId:
+    """The topic or partition that a program names: a `TopicId`, or text like `shop:orders` or
+    `shop:orders/3`. The form that HTTP and errors have for a partition, `shop:orders:3`, is text
+    for it as well.
+
+    Raises:
+        InvalidNameError: the text has none of these forms.
+        TypeError: it is neither a text nor a TopicId.
+    """
+    if isinstance(topic, TopicId):
+        return topic
+    if isinstance(topic, str):
+        return _topic_of_text(topic)
+    raise TypeError(f"{topic!r:.100} is no topic: {_FORMS}")
+
+
+def names_of(topic: TopicLike) -> tuple[str, str]:
+    """The parameters of a topic in a path. Raises: TypeError, InvalidNameError: it is no topic."""
+    found = topic_of(topic)
+    return found.namespace, found.name
+
+
+@lru_cache(TOPIC_IDS_COUNT_MAX)
+def _topic_of_text(text: str) -> TopicId:
+    namespace, _, rest = text.partition(":")
+    name, slash, number = rest.partition("/")
+    is_empty = not (namespace and name)
+    if slash:
+        name = f"{name}:{number}"
+    if is_empty or (":" in name and _PARTITION.fullmatch(name) is None):
+        raise InvalidNameError(f"{shown_name(text)} is no topic: {_FORMS}")
+    return topic_id(namespace, name)
+
+
+@lru_cache(TOPIC_IDS_COUNT_MAX)
+def partition_id(namespace: str, name: str) -> PartitionId:
+    """The partition with this name, as `orders:3`. Raises: InvalidNameError."""
+    return PartitionId(namespace, name)
 
 
 @lru_cache(TOPIC_IDS_COUNT_MAX)
@@ -170,12 +237,14 @@ def topic_id(namespace: str, name: str) -> TopicId:
     Raises:
         InvalidNameError: one of the two is not legal, or names another log of a topic.
     """
-    if ":" in name and _PARTITION.fullmatch(name) is None:
+    if ":" not in name:
+        return TopicId(namespace, name)
+    if _PARTITION.fullmatch(name) is None:
         raise InvalidNameError(
             f"topic {shown_name(name)} can't be named in a request: only the number of a "
             f"partition, 0 to {PARTITION_NUMBER_MAX}, can follow a colon"
         )
-    return TopicId(namespace, name)
+    return partition_id(namespace, name)
 
 
 class Offset(NamedTuple):
@@ -201,6 +270,9 @@ class MessageId:
     seq_id: int
     write_timestamp_ms: int = 0
     payload_seq_id: int = 0
+
+    def __repr__(self) -> str:
+        return f"MessageId.from_hex({self.hex()!r})"
 
     @property
     def offset(self) -> Offset:
@@ -246,12 +318,49 @@ class MessageId:
         return cls.from_bytes(number.to_bytes(MESSAGE_ID_SIZE, "big"))
 
 
+@frozen_value()
+class MessageIds(Sequence[MessageId]):
+    """The ids of messages at consecutive offsets. Each is made when it is used, since most programs
+    use none of a large publish."""
+
+    first: Offset
+    message_count: int
+
+    def __len__(self) -> int:
+        return self.message_count
+
+    @overload
+    def __getitem__(self, index: int) -> MessageId: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MessageId]: ...
+    def __getitem__(self, index: int | slice) -> MessageId | Sequence[MessageId]:
+        start = self.first.to_int()
+        numbers = range(start, start + self.message_count)[index]
+        if isinstance(numbers, int):
+            return MessageId(*Offset.from_int(numbers))
+        if numbers.step == 1:
+            return MessageIds(Offset.from_int(numbers.start), len(numbers))
+        return tuple([MessageId(*Offset.from_int(number)) for number in numbers])
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to a tuple of equal ids, too."""
+        if isinstance(other, MessageIds):
+            return (self.first, self.message_count) == (other.first, other.message_count)
+        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
 class DelayedId(NamedTuple):
     """The id of a message that waits for its time: when it is due, in ms since the epoch, and the
     offset at which it was accepted. Ids of one topic are ordered as its messages become due."""
 
     due_ms: int
     offset: Offset
+
+    def __repr__(self) -> str:
+        return f"DelayedId.from_hex({self.hex()!r})"
 
     def to_bytes(self) -> bytes:
         return _DELAYED_ID.pack(self.due_ms, *self.offset)
@@ -268,13 +377,18 @@ class DelayedId(NamedTuple):
 
     @classmethod
     def from_hex(cls, digits: str) -> "DelayedId":
-        """Raises: InvalidMessageIdError: not 36 hex digits."""
+        """Raises: InvalidMessageIdError: not 36 hex digits, or no message can have it."""
         if _DELAYED_HEX.fullmatch(digits) is None:
             raise InvalidMessageIdError(
                 f"{digits[:80]!r} is not the id of a delayed message: it takes "
                 f"{2 * DELAYED_ID_SIZE} hex digits"
             )
-        return cls.from_bytes(bytes.fromhex(digits))
+        found = cls.from_bytes(bytes.fromhex(digits))
+        if found.due_ms == NEVER_MS:
+            raise InvalidMessageIdError(
+                f"{digits} is not the id of a delayed message: none is due then"
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)

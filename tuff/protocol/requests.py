@@ -1,6 +1,6 @@
 """Requests and replies of the message endpoints, as values (protocol §3, §4).
 
-`tuff.protocol.avro` and `tuff.protocol.json_forms` convert them to bytes and JSON, and back.
+`tuff.protocol.avro` and `tuff.protocol.json_bodies` convert them to bytes and JSON, and back.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.transaction import Transaction
-from tuff.protocol.values import frozen_value
+from tuff.protocol.values import Headers, frozen_value
 
 DELAY_MS_MAX = 315_360_000_000  # ms, ten years; a longer delay is more likely a wrong unit
 # Messages of one request, whatever their size. Each gets a key and a checksum on the event loop,
@@ -42,7 +42,6 @@ class Ack(StrEnum):
 
 
 AckLike = Ack | Literal["none", "received", "durable"]
-AckWithIds = Literal[Ack.RECEIVED, Ack.DURABLE, "received", "durable"]  # the reply has ids
 
 
 def too_many_messages(count: int) -> RequestTooLargeError:
@@ -106,7 +105,7 @@ class PublishEntry:
     delays: Sequence[Delay] | None = None
 
     def under(self, pointer: int) -> "PublishEntry":
-        """The same under this pointer. One is made for each commit, and `replace` takes five times
+        """The entry under this pointer. One is made for each commit, and `replace` takes five times
         as long."""
         return PublishEntry(
             topic=self.topic,
@@ -140,17 +139,17 @@ class ConsumeRequest:
 
 @frozen_value()
 class Message:
-    """A message as a consumer receives it. `timestamp` is the publish time in ms. A message without
+    """A message as a consumer receives it. `timestamp_ms` is the publish time. A message without
     attributes has no key, no tags and no headers."""
 
     id: MessageId
     payload: bytes
     key: bytes | None = None
     tags: tuple[str, ...] = ()
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: Headers = ()
 
     @property
-    def timestamp(self) -> int:
+    def timestamp_ms(self) -> int:
         return self.id.publish_timestamp_ms
 
     def header(self, name: str) -> bytes | None:

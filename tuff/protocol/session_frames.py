@@ -5,7 +5,7 @@ its kind. Server and client use the same code for both directions.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgpack
 
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError, TuffError
-from tuff.protocol.json_forms import shown
+from tuff.protocol.json_bodies import shown
+from tuff.protocol.operations import OPERATIONS
 
 PROTOCOL = "tuff-session/1"  # the value of the field Upgrade
 PATH = "/v1/session"
@@ -22,6 +23,8 @@ FRAME_OVERHEAD_BYTES = 1 << 16  # of a frame beside its body: names, query, fiel
 CALL_ID_MAX = (1 << 63) - 1
 TEXT_CHARACTERS_MAX = 8_190  # of a parameter or a media type; HTTP's lines have as many bytes
 _CALL_ELEMENTS_MAX = 8
+# The numbers of the reads that may wait, whose calls can be cancelled.
+POLLS = frozenset(each.number for each in OPERATIONS if each.waits and not each.leaves_doubt)
 
 
 class Kind(IntEnum):
@@ -36,36 +39,6 @@ class Kind(IntEnum):
     END = 6
 
 
-class Operation(NamedTuple):
-    """An operation of the HTTP protocol that a session carries; its path has parameters as
-    `{name}`."""
-
-    method: str
-    path: str
-
-
-_TOPIC = "/v1/namespaces/{ns}/topics/{t}"
-_TX = "/v1/transactions/{tx}"
-
-OPERATIONS: Mapping[int, Operation] = {
-    1: Operation("POST", f"{_TOPIC}/publish"),
-    2: Operation("POST", f"{_TOPIC}/store"),
-    3: Operation("POST", f"{_TOPIC}/rollback"),
-    4: Operation("POST", f"{_TOPIC}/poll"),
-    16: Operation("POST", "/v1/transactions"),
-    17: Operation("POST", f"{_TX}/can-commit"),
-    18: Operation("POST", f"{_TX}/commit"),
-    19: Operation("POST", "/v1/transactions/run"),
-    20: Operation("POST", f"{_TX}/abort"),
-    21: Operation("POST", f"{_TX}/invalidate"),
-    22: Operation("POST", f"{_TX}/checkpoint"),
-    23: Operation("POST", f"{_TX}/renew"),
-    24: Operation("GET", _TX),
-    25: Operation("POST", f"{_TX}/prepare"),
-    26: Operation("POST", f"{_TX}/resolve"),
-}
-
-
 class Greeting(NamedTuple):
     """The first frame of the server: its version, and the limits of the session."""
 
@@ -76,6 +49,7 @@ class Greeting(NamedTuple):
     idle_s: float
 
 
+_CALL, _REPLY = int(Kind.CALL), int(Kind.REPLY)  # faster than the members of an enumeration
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True)
 
 
@@ -96,6 +70,25 @@ def frame(*elements: object) -> bytes:
     """
     packed: bytes = _PACKER.pack(elements)
     return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
+
+
+def call_frame(
+    call_id: int,
+    operation: int,
+    parameters: Sequence[str],
+    query: Mapping[str, str | float | None],
+    body: object,
+    content_type: str | None,
+    accept: str | None,
+) -> bytes | None:
+    """The frame of a call; None if it has a value that MessagePack can't carry: half a surrogate
+    pair, or a number of more than 64 bits. Over HTTP the server refuses it. What is None of the
+    query is not sent."""
+    pairs = {name: value for name, value in query.items() if value is not None} or None
+    try:
+        return frame(_CALL, call_id, operation, parameters, pairs, body, content_type, accept)
+    except (UnicodeEncodeError, OverflowError):
+        return None
 
 
 class FrameReader:
@@ -175,6 +168,20 @@ def call_of(elements: list[object]) -> tuple[int, list[object]]:
     if type(call_id) is not int or not 0 <= call_id <= CALL_ID_MAX:
         raise BadRequestError(f"a call id is a whole number, not {shown(call_id)}")
     return call_id, elements[2:] + [None] * (_CALL_ELEMENTS_MAX - count)
+
+
+def reply_of(elements: list[object]) -> tuple[int, int, dict[str, str], bytes, object]:
+    """The id of the call, the status, the fields with names in lower case, and the body as bytes or
+    as a value, of the frame of a reply. Raises: BadRequestError."""
+    match elements:
+        case [_, int(call_id), int(status), dict(fields), body] if elements[0] == _REPLY:
+            headers = {str(name).lower(): str(value) for name, value in fields.items()}
+            if body is None or isinstance(body, bytes):
+                return call_id, status, headers, body or b"", None
+            return call_id, status, headers, b"", body
+        case _:
+            pass
+    raise BadRequestError(f"this is no reply of a session: {shown(elements)}")
 
 
 def path_parameters(values: object, names: tuple[str, ...]) -> dict[str, str]:

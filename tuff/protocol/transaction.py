@@ -20,7 +20,7 @@ from typing import Literal
 
 from tuff.protocol.errors import InvalidTransactionError
 from tuff.protocol.pointer_list import POINTER_MAX, holds, packed
-from tuff.protocol.values import OpenStrEnum, frozen_value
+from tuff.protocol.values import OpenStrEnum, Pointer, frozen_value
 
 NO_SHORT_IN_PROGRESS = POINTER_MAX  # `first_short_in_progress` when there is none
 POINTERS_PER_MS = 1_000_000  # a write pointer is the start in ms times this, plus a count
@@ -112,7 +112,7 @@ class Transaction:
         return min(first - 1, self.read_pointer)
 
     def checkpointed(self, write_pointer: int) -> "Transaction":
-        """The same transaction and snapshot, with a new write pointer."""
+        """The transaction and its snapshot with a new write pointer."""
         pointers = (*self.checkpoint_write_pointers, write_pointer)
         return replace(self, write_pointer=write_pointer, checkpoint_write_pointers=pointers)
 
@@ -150,7 +150,7 @@ class TransactionStatus:
     while it is in progress, and `expires_at_ms` once it has ended or is prepared. `database`
     decides how a prepared one ends."""
 
-    transaction_id: int
+    transaction_id: Pointer
     state: str
     client: str
     started_at_ms: int

@@ -1,13 +1,23 @@
 """PostgreSQL by asyncpg: `pip install 'tuff-messaging[asyncpg]'`."""
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
-import asyncpg
-
-from tuff.client_errors import WrongStateError
+from tuff.errors import WrongStateError
+from tuff.extras import Extra
 from tuff.sql import dialects
-from tuff.sql.database import CLOSED, checked_name, require_connection
+from tuff.sql.database import (
+    CLOSED,
+    IN_TRANSACTION,
+    NOT_COMMITTED,
+    checked_name,
+    require_connection,
+)
 from tuff.sql.dialects import Dialect
+
+with Extra("tuff.sql.asyncpg", "asyncpg"):
+    import asyncpg
 
 
 class AsyncpgDatabase:
@@ -30,24 +40,14 @@ class AsyncpgDatabase:
         self._options = {"statement_cache_size": 0, **options}
         self._origins: dict[object, _Origin] = {}
 
-    async def connect(self) -> "_Block":
-        return _Block(await asyncpg.connect(self._dsn, **self._options), origin=None)
+    async def connect(self) -> "_Connection":
+        return _Connection(await asyncpg.connect(self._dsn, **self._options))
 
     def joined(self, connection: Any) -> "_Block":
         """`connection`: one of `asyncpg.connect` or of a pool."""
         require_connection(connection, asyncpg.Connection)
-        try:
-            is_closed = connection.is_closed()
-        except asyncpg.InterfaceError as error:  # it went back to its pool
-            raise WrongStateError(CLOSED) from error
-        if is_closed:
-            raise WrongStateError(CLOSED)
-        if connection.is_in_transaction():
-            raise WrongStateError(
-                "the connection is in a transaction; commit it before the block begins, and don't "
-                "nest blocks"
-            )
-        return _Block(connection, origin=self._origin_of(connection))
+        _require_open(connection)
+        return _Block(connection, self._origin_of(connection))
 
     def _origin_of(self, connection: Any) -> "_Origin":
         # A pool wraps the connection in a new object each time; its settings stay the same object.
@@ -63,37 +63,63 @@ class _Origin:
     """Stands for a connection to the database, in or out of a pool, until it is closed."""
 
 
-class _Block:
+def _require_open(connection: Any) -> None:
+    try:
+        is_closed = connection.is_closed()
+    except asyncpg.InterfaceError as error:  # it went back to its pool
+        raise WrongStateError(CLOSED) from error
+    if is_closed:
+        raise WrongStateError(CLOSED)
+
+
+class _Connection:
     """A connection, in which the statements between `begin` and the end are one transaction."""
 
-    def __init__(self, connection: Any, *, origin: object | None) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._block: Any = None
-        self.origin = origin
 
     async def begin(self) -> None:
-        self._block = self._connection.transaction()
-        await self._block.start()
+        """A cancellation has to wait until PostgreSQL has answered. asyncpg would else take the
+        connection for one in this transaction, and the next `transaction()` for a savepoint."""
+        _require_open(self._connection)
+        if self._connection.is_in_transaction():
+            raise WrongStateError(IN_TRANSACTION)
+        starting = asyncio.ensure_future(self._start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await self._give_up(starting)
+            raise
+
+    async def _start(self) -> None:
+        block = self._connection.transaction()
+        await block.start()
+        self._block = block
+
+    async def _give_up(self, starting: "asyncio.Future[None]") -> None:
+        try:
+            with suppress(Exception):  # the cancellation is raised
+                await asyncio.shield(starting)
+                await self.rollback()
+        except asyncio.CancelledError:  # a second one
+            starting.cancel()
+            self._connection.terminate()
+            raise
 
     async def execute(self, statement: str) -> None:
         await self._connection.execute(statement)
 
-    async def record(self, dialect: Dialect, pointer: int) -> None:
-        await self._connection.execute(dialect.insert_of_commit("$1::bigint"), pointer)
-
     async def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in await self._connection.fetch(statement)]
-
-    def before_prepare(self) -> None:
-        """Raises: WrongStateError: the program ended the transaction by a statement."""
-        if not self._connection.is_in_transaction():
-            raise WrongStateError(
-                "the program committed or rolled back within the block, which does that at its end"
-            )
 
     async def commit(self) -> None:
         block, self._block = self._block, None
         await block.commit()
+        if self._connection.is_in_transaction():
+            # Only its end ends the transaction that it is in: nothing tells whose that is.
+            self._connection.terminate()
+            raise WrongStateError(NOT_COMMITTED)
 
     async def rollback(self) -> None:
         if self._block is not None:
@@ -102,3 +128,24 @@ class _Block:
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+class _Block(_Connection):
+    """The user's connection."""
+
+    def __init__(self, connection: Any, origin: object) -> None:
+        super().__init__(connection)
+        self.origin: object | None = origin
+
+    def before_prepare(self) -> None:
+        """Nothing is held back."""
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self._connection.execute(dialect.insert_of_commit("$1::bigint"), pointer)
+
+    async def recorded(self, dialect: Dialect, pointer: int) -> list[Any]:
+        rows = await self._connection.fetch(dialect.select_committed("$1::bigint"), pointer)
+        return [row[0] for row in rows]
+
+    async def fetch_outside(self, statement: str) -> list[Any]:
+        return await self.fetch(statement)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-from tuff.client_errors import WrongStateError
+from tuff.errors import WrongStateError
 from tuff.flows import Flow, hook
 from tuff.sql import dialects
 from tuff.sql.dialects import Dialect, Fact
@@ -19,44 +19,43 @@ C_contra = TypeVar("C_contra", contravariant=True)
 T = TypeVar("T")
 
 CLOSED = "the connection is closed; open another one for the block"
+IN_TRANSACTION = (
+    "the connection is in a transaction; commit it before the block begins, and don't nest blocks"
+)
+ENDED_WITHIN = (
+    "the transaction of the block was committed or rolled back within the block, which does that "
+    "at its end; what was written before that may have been committed without messages"
+)
+NOT_COMMITTED = (
+    "the database did not commit at the end of the block, although the driver reported no error: "
+    "the transaction belongs to somebody else, or was ended by another user of the connection; "
+    "use a connection of the block's own"
+)
 NAME_LENGTH_MAX = 100  # characters; the server takes 128, and the identity is added
 _NAME = re.compile(rf"[A-Za-z0-9._:/-]{{1,{NAME_LENGTH_MAX}}}")
 
 
 class SqlConnection(Protocol):
     """A connection in which a transaction runs. Each method may be a coroutine function, with a
-    client of asyncio.
-
-    `origin`: the driver's object, if it may lead to another database than `SqlDatabase.connect`.
-    """
-
-    origin: object | None
+    client of asyncio."""
 
     def begin(self) -> Awaitable[None] | None:
-        """Begin a transaction. Raises: WrongStateError: the connection can't take one."""
+        """Begin a transaction; after an error there is none of this call.
+
+        Raises: WrongStateError: the connection is in one, or can't take one.
+        """
         ...
 
     def execute(self, statement: str) -> Awaitable[None] | None:
         """Run a statement in the transaction."""
         ...
 
-    def record(self, dialect: Dialect, pointer: int) -> Awaitable[None] | None:
-        """Insert the pointer of a transaction, by a prepared statement if the driver keeps them."""
-        ...
-
     def fetch(self, statement: str) -> Awaitable[Sequence[Any]] | Sequence[Any]:
         """Run a query; returns the first column."""
         ...
 
-    def before_prepare(self) -> Awaitable[None] | None:
-        """Send what an object-relational mapper holds back.
-
-        Raises: WrongStateError: the program has ended the transaction within the block.
-        """
-        ...
-
     def commit(self) -> Awaitable[None] | None:
-        """Commit."""
+        """Commit. Raises: WrongStateError: the driver tells that the transaction is still open."""
         ...
 
     def rollback(self) -> Awaitable[None] | None:
@@ -65,6 +64,38 @@ class SqlConnection(Protocol):
 
     def close(self) -> Awaitable[None] | None:
         """Give the connection up. Only for those that `SqlDatabase.connect` made."""
+        ...
+
+
+class SqlBlock(SqlConnection, Protocol):
+    """The user's own connection, for one block after the other.
+
+    `origin`: the driver's object, if it may lead to another database than `SqlDatabase.connect`.
+    """
+
+    origin: object | None
+
+    def before_prepare(self) -> Awaitable[None] | None:
+        """Send what an object-relational mapper holds back.
+
+        Raises: WrongStateError: the block can't commit.
+        """
+        ...
+
+    def record(self, dialect: Dialect, pointer: int) -> Awaitable[None] | None:
+        """Insert the pointer of a transaction, by a prepared statement if the driver keeps them."""
+        ...
+
+    def recorded(self, dialect: Dialect, pointer: int) -> Awaitable[Sequence[Any]] | Sequence[Any]:
+        """After the commit: the pointer if its row is found outside of the transaction.
+
+        Raises: WrongStateError: the driver tells that the connection is in a transaction.
+        """
+        ...
+
+    def fetch_outside(self, statement: str) -> Awaitable[Sequence[Any]] | Sequence[Any]:
+        """Run a query before the transaction begins; it leaves no transaction behind. Only if there
+        is an `origin`. Raises: WrongStateError: the connection is in a transaction."""
         ...
 
 
@@ -81,7 +112,7 @@ class SqlDatabase(Protocol[C_contra]):
         """A new connection, which is not in a transaction."""
         ...
 
-    def joined(self, connection: C_contra) -> SqlConnection:
+    def joined(self, connection: C_contra) -> SqlBlock:
         """The user's own connection. Raises: WrongStateError: it does not suit."""
         ...
 
@@ -112,26 +143,38 @@ class Decider(Generic[C_contra]):
             WrongStateError: the table is missing; or the database has another name, or none yet.
         """
         if self._identity is None:
-            self._identity = yield from self._on_another_connection(
+            self._identity = yield from self.on_another_connection(
                 partial(self._find_identity, may_write=may_write)
             )
         return dialects.server_name(self._identity, self.database.name)
 
-    def check(self, connection: SqlConnection) -> Flow[None]:
+    def check(self, block: SqlBlock) -> Flow[None]:
         """Check, once for each, that a connection leads to this database. It is not in a
         transaction, before and after. Raises: WrongStateError: it leads to another one."""
-        origin = connection.origin
+        origin = block.origin
         if origin is None or _contains(self._checked, origin):
             return
-        yield from self.explaining(self._require_identity(connection))
-        yield from hook(connection.rollback)
+        yield from self.explaining(self._check(block.fetch_outside))
         with suppress(TypeError):  # SQLite's connections and those of asyncpg's pools
             self._checked.add(origin)
+
+    def _check(self, fetch: Callable[[str], object]) -> Flow[None]:
+        try:
+            yield from self._require_identity(fetch)
+        except Exception as error:
+            if self._dialect.fact_of(error) is not Fact.MISSING_TABLE:
+                raise
+            (found,) = yield from hook(partial(fetch, self._dialect.select_database))
+            raise WrongStateError(
+                f"this connection leads to the database {found!r}, which has no table "
+                f"{dialects.TABLE}, and is not the one of {self.database.name!r}; use the same "
+                "file, or the same server and schema"
+            ) from None
 
     def ask(self, pointer: int) -> Flow[Answer]:
         """Whether the database committed the transaction of a pointer. It waits up to a second for
         a transaction that is open. Raises: Exception: the database can't be asked."""
-        return (yield from self._on_another_connection(partial(self._ask, pointer)))
+        return (yield from self.on_another_connection(partial(self._ask, pointer)))
 
     def rows(self, count: int) -> Flow[list[int]]:
         """The newest pointers that committed, newest first."""
@@ -141,7 +184,7 @@ class Decider(Generic[C_contra]):
                 (yield from hook(partial(connection.fetch, dialects.select_commits(count))))
             )
 
-        return (yield from self._on_another_connection(read))
+        return (yield from self.on_another_connection(read))
 
     def delete(self, pointers: list[int]) -> Flow[None]:
         """Delete the rows of settled transactions."""
@@ -150,7 +193,31 @@ class Decider(Generic[C_contra]):
             yield from hook(partial(connection.execute, dialects.delete(pointers)))
             yield from hook(connection.commit)
 
-        yield from self._on_another_connection(write)
+        yield from self.on_another_connection(write)
+
+    def mark(self, block: SqlBlock) -> Flow[None]:
+        """Mark the transaction that the block has just begun, for `record`."""
+        yield from hook(partial(block.execute, self._dialect.mark))
+
+    def record(self, block: SqlBlock, pointer: int | None) -> Flow[None]:
+        """Insert the pointer; None: the block has no messages.
+
+        Raises: WrongStateError: the transaction is not the one that the block began.
+        """
+        require = hook(partial(block.execute, self._dialect.require_mark))
+        if pointer is None or not self._dialect.insert_requires_mark:
+            yield from self._with_mark(require, ENDED_WITHIN)
+        if pointer is not None:
+            insert = hook(partial(block.record, self._dialect, pointer))
+            yield from self._with_mark(insert, ENDED_WITHIN)
+
+    def require_committed(self, block: SqlBlock, pointer: int) -> Flow[None]:
+        """Look outside of the transaction whether it committed.
+
+        Raises: WrongStateError: its row is not found, so something else has ended it.
+        """
+        if list((yield from hook(partial(block.recorded, self._dialect, pointer)))) != [pointer]:
+            raise WrongStateError(NOT_COMMITTED)
 
     def explaining(self, flow: Flow[T]) -> Flow[T]:
         """Run a flow; an error of the database that means a wrong use says what to do."""
@@ -165,10 +232,7 @@ class Decider(Generic[C_contra]):
         name = self.database.name
         match fact:
             case Fact.MISSING_TABLE:
-                return (
-                    f"database {name!r} has no table {dialects.TABLE}; create it once: "
-                    f"{self._dialect.create_table}"
-                )
+                return self._missing_table
             case Fact.MISSING_POSITIONS:
                 return (
                     f"database {name!r} has no table {dialects.POSITIONS}; create it once: "
@@ -187,13 +251,35 @@ class Decider(Generic[C_contra]):
             case _:
                 return None
 
+    def _with_mark(self, flow: Flow[T], advice: str) -> Flow[T]:
+        """Run a statement that needs the mark. Raises: WrongStateError: there is none."""
+        try:
+            return (yield from flow)
+        except Exception as error:
+            if self._dialect.fact_of(error) is not Fact.NO_MARK:
+                raise
+            raise WrongStateError(advice) from error
+
+    def _insert(self, pointer: int, connection: SqlConnection) -> Flow[None]:
+        """The insert of a question or an identity, in a transaction and not by itself."""
+        insert = self._dialect.insert_of_question(pointer)
+        yield from self._with_mark(hook(partial(connection.execute, insert)), self._automatic)
+
+    @property
+    def _automatic(self) -> str:
+        return (
+            f"connections to database {self.database.name!r} commit each statement by itself; "
+            "give it without autocommit, for example an engine without "
+            'isolation_level="AUTOCOMMIT"'
+        )
+
     def _ask(self, pointer: int, connection: SqlConnection) -> Flow[Answer]:
-        yield from self._require_identity(connection)
+        yield from self._require_identity(connection.fetch)
         return (yield from self._answer(pointer, connection))
 
     def _answer(self, pointer: int, connection: SqlConnection) -> Flow[Answer]:
         try:
-            yield from hook(partial(connection.execute, dialects.insert(pointer)))
+            yield from self._insert(pointer, connection)
         except Exception as error:
             match self._dialect.fact_of(error):
                 case Fact.DUPLICATE:
@@ -204,16 +290,15 @@ class Decider(Generic[C_contra]):
                     raise
         return Answer.NEVER
 
-    def _require_identity(self, connection: SqlConnection) -> Flow[None]:
-        if (yield from _identities(connection)) != [self._identity]:
+    def _require_identity(self, fetch: Callable[[str], object]) -> Flow[None]:
+        if (yield from _identities(fetch)) != [self._identity]:
             raise WrongStateError(
                 f"this connection leads to another database than the first one to "
                 f"{self.database.name!r}; use the same file, or the same server and schema"
             )
 
     def _find_identity(self, connection: SqlConnection, *, may_write: bool) -> Flow[int]:
-        found = yield from _identities(connection)
-        yield from hook(connection.rollback)
+        found = yield from self._found_identities(connection)
         if not found and may_write:
             found = yield from self._write_identity(connection)
         name = self.database.name
@@ -230,41 +315,72 @@ class Decider(Generic[C_contra]):
             )
         return found[0]
 
+    def _found_identities(self, connection: SqlConnection) -> Flow[list[int]]:
+        try:
+            return (yield from _identities(connection.fetch))
+        except Exception as error:
+            if self._dialect.fact_of(error) is not Fact.MISSING_TABLE:
+                raise
+            yield from hook(connection.rollback)
+            yield from hook(connection.begin)
+            asked = hook(partial(connection.fetch, self._dialect.select_database))
+            (found,) = yield from asked
+            raise WrongStateError(
+                f"{self._missing_table}. The connection leads to the database {found!r}: check "
+                "that this is the right one"
+            ) from None
+
+    @property
+    def _missing_table(self) -> str:
+        return (
+            f"database {self.database.name!r} has no table {dialects.TABLE}; create it once: "
+            f"{self._dialect.create_table}"
+        )
+
     def _write_identity(self, connection: SqlConnection) -> Flow[list[int]]:
         made = dialects.identity_of(self.database.name, secrets.randbits(30) + 1)
+        yield from hook(connection.rollback)
+        yield from hook(connection.begin)
+        yield from self._mark(connection)
         try:
-            yield from hook(connection.begin)
             # Of two programs that begin at once, the second one waits here for the first one.
-            yield from hook(partial(connection.execute, dialects.insert(0)))
-            yield from hook(partial(connection.execute, dialects.insert(made)))
+            yield from self._insert(0, connection)
+            yield from self._insert(made, connection)
             yield from hook(connection.commit)
         except Exception as error:
             if self._dialect.fact_of(error) is not Fact.DUPLICATE:
                 raise
             yield from hook(connection.rollback)
-        return (yield from _identities(connection))
+        return (yield from _identities(connection.fetch))
 
-    def _on_another_connection(self, work: Callable[[SqlConnection], Flow[T]]) -> Flow[T]:
+    def on_another_connection(self, work: Callable[[SqlConnection], Flow[T]]) -> Flow[T]:
         """Run `work` in a transaction of a new connection, which is rolled back if it is not
-        committed."""
-        return (yield from self.explaining(_on_new(self.database, work)))
+        committed. It waits up to a second for rows that are locked."""
+        return (yield from self.explaining(self._on_new(work)))
 
-
-def _on_new(database: SqlDatabase[Any], work: Callable[[SqlConnection], Flow[T]]) -> Flow[T]:
-    connection: SqlConnection = yield from hook(database.connect)
-    try:
-        yield from hook(connection.begin)
-        yield from _run(connection, database.dialect.before)
-        result = yield from work(connection)
-        yield from hook(connection.rollback)
-        yield from _run(connection, database.dialect.after)
-    except GeneratorExit:
-        raise
-    except BaseException:
+    def _on_new(self, work: Callable[[SqlConnection], Flow[T]]) -> Flow[T]:
+        connection: SqlConnection = yield from hook(self.database.connect)
+        try:
+            yield from hook(connection.begin)
+            yield from _run(connection, self._dialect.before)
+            yield from self._mark(connection)
+            result = yield from work(connection)
+            yield from hook(connection.rollback)
+            yield from _run(connection, self._dialect.after)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from _closed(connection)
+            raise
         yield from _closed(connection)
-        raise
-    yield from _closed(connection)
-    return result
+        return result
+
+    def _mark(self, connection: SqlConnection) -> Flow[None]:
+        """Mark a transaction, for `_insert`: what it inserts must not be committed by itself."""
+        yield from hook(partial(connection.execute, self._dialect.mark))
+        if not self._dialect.insert_requires_mark:
+            require = hook(partial(connection.execute, self._dialect.require_mark))
+            yield from self._with_mark(require, self._automatic)
 
 
 def _run(connection: SqlConnection, statements: Sequence[str]) -> Flow[None]:
@@ -272,8 +388,8 @@ def _run(connection: SqlConnection, statements: Sequence[str]) -> Flow[None]:
         yield from hook(partial(connection.execute, statement))
 
 
-def _identities(connection: SqlConnection) -> Flow[list[int]]:
-    return list((yield from hook(partial(connection.fetch, dialects.select_identity()))))
+def _identities(fetch: Callable[[str], object]) -> Flow[list[int]]:
+    return list((yield from hook(partial(fetch, dialects.select_identity()))))
 
 
 def _contains(checked: "WeakSet[Any]", origin: object) -> bool:
@@ -295,33 +411,26 @@ class DbApiConnection:
     """A connection of a driver with the interface of PEP 249, whose transactions begin by
     themselves."""
 
-    def __init__(self, connection: Any, *, origin: object | None = None) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.origin = origin
 
     def begin(self) -> None:
         """Nothing: the first statement begins it."""
 
     def execute(self, statement: str) -> None:
-        cursor = self._connection.cursor()
+        cursor = self._cursor()
         try:
             cursor.execute(statement)
         finally:
             cursor.close()
 
-    def record(self, dialect: Dialect, pointer: int) -> None:
-        self.execute(dialect.insert_of_commit(pointer))
-
     def fetch(self, statement: str) -> list[Any]:
-        cursor = self._connection.cursor()
+        cursor = self._cursor()
         try:
             cursor.execute(statement)
             return [row[0] for row in cursor.fetchall()]
         finally:
             cursor.close()
-
-    def before_prepare(self) -> None:
-        """Nothing is held back."""
 
     def commit(self) -> None:
         self._connection.commit()
@@ -331,6 +440,10 @@ class DbApiConnection:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _cursor(self) -> Any:
+        """A cursor whose rows are sequences."""
+        return self._connection.cursor()
 
 
 def require_database(database: object) -> None:

@@ -17,7 +17,7 @@ POSITIONS = "tuff_positions"
 POSITION_NAME_LENGTH_MAX = 700  # characters; an index of InnoDB takes 768
 CREATE_POSITIONS = (
     f"CREATE TABLE {POSITIONS} (name VARCHAR({POSITION_NAME_LENGTH_MAX}) PRIMARY KEY, "
-    "position CHAR(40) NOT NULL)"
+    "position CHAR(40) NOT NULL, owner CHAR(32) NOT NULL)"
 )
 LOCK_S = 1  # seconds that the question waits for a database transaction that is still open
 IDLE_S = 30  # seconds after which PostgreSQL ends a prepared transaction whose program is silent
@@ -31,8 +31,10 @@ class Fact(Enum):
     OPEN = "another transaction holds a lock"
     MISSING_TABLE = f"there is no {TABLE}"
     MISSING_POSITIONS = f"there is no {POSITIONS}"
+    CHANGED = "a row was changed since the snapshot of the transaction"
     READ_ONLY = "the database takes no writes"
     STATEMENT_POOLING = "a pooler allows no transactions"
+    NO_MARK = "this is not the transaction that was marked"
     OTHER = "something else"
 
 
@@ -42,13 +44,24 @@ class Dialect:
 
     `before`: at the begin of a transaction of the resolver's own, so that it waits for a bounded
     time, and reads without locks; `after` restores a connection that goes back to a pool.
+
+    `mark`: the first statement of a transaction. The database forgets the mark when that
+    transaction ends, and keeps none outside of a transaction. `require_mark` fails with NO_MARK
+    without it. So the database says that a transaction was begun and is still the same one,
+    whatever the driver believes.
     """
 
     name: str
+    select_database: str  # the name or the file of the database that a connection is in
     create_table: str
     before: tuple[str, ...]
     after: tuple[str, ...]
+    mark: str
+    require_mark: str
+    insert_requires_mark: bool  # the inserts do what `require_mark` does
     insert_template: str
+    question_template: str
+    committed_template: str
     for_update: str  # behind a query: its rows are locked until the transaction ends
     codes: dict[str | int, Fact]
 
@@ -57,22 +70,28 @@ class Dialect:
         number, or the driver's placeholder of a parameter."""
         return self.insert_template.format(pointer=pointer)
 
+    def insert_of_question(self, pointer: int) -> str:
+        """The resolver inserts the pointer to ask for it; so is the identity written."""
+        return self.question_template.format(pointer=pointer)
+
+    def select_committed(self, pointer: int | str) -> str:
+        """Finds the row of a transaction that committed. `pointer`: as for `insert_of_commit`."""
+        return self.committed_template.format(pointer=pointer)
+
     def fact_of(self, error: BaseException) -> Fact:
         """What an error means, also if an object-relational mapper wrapped that of the driver."""
         for one in _causes(error):
             if "statement pooling mode" in str(one):
                 return Fact.STATEMENT_POOLING
             found = next((self.codes[code] for code in _codes_of(one) if code in self.codes), None)
-            if found is Fact.MISSING_TABLE or "no such table" in str(one):  # SQLite has no code
+            # SQLite has no code for these two.
+            if found is Fact.MISSING_TABLE or "no such table" in str(one):
                 return _missing(str(one))
+            if f"no such savepoint: {_SAVEPOINT}" in str(one):
+                return Fact.NO_MARK
             if found is not None:
                 return found
         return Fact.OTHER
-
-
-def insert(pointer: int) -> str:
-    """The plain insert: the question's, and that of the identity."""
-    return f"INSERT INTO {TABLE} (pointer) VALUES ({pointer})"
 
 
 def select_identity() -> str:
@@ -108,50 +127,78 @@ def server_name(identity: int, name: str) -> str:
     return f"{name}.{-identity >> NAME_BITS:08x}"
 
 
+# The mark of PostgreSQL is a setting of the transaction; this is 1 in a marked one, else 0. With a
+# savepoint, what the program writes would be that of a subtransaction, for a statement more.
+_IS_MARKED = "(coalesce(current_setting('tuff.block', true), '') = 'open')::int"
+_POSTGRESQL_QUESTION = f"INSERT INTO {TABLE} (pointer) SELECT {{pointer}} / {_IS_MARKED}"
+
 # A setting of the transaction, and the row, in one statement. The server of the database ends the
 # transaction if the program dies; and it does not acknowledge a commit that a crash could undo.
 _POSTGRESQL_INSERT = (
-    f"INSERT INTO {TABLE} (pointer) SELECT {{pointer}} WHERE "
+    f"{_POSTGRESQL_QUESTION} WHERE "
     f"set_config('idle_in_transaction_session_timeout', '{IDLE_S * 1000}', true) IS NOT NULL AND "
     "set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
     "WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true) IS NOT NULL"
 )
 
+# The mark of the others: it ends with its transaction, also if a statement such as CREATE TABLE
+# commits by itself.
+_SAVEPOINT = "tuff_block"
+_INSERT = f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})"
+_COMMITTED = f"SELECT pointer FROM {TABLE} WHERE pointer = {{pointer}}"
+
 POSTGRESQL = Dialect(
     name="postgresql",
+    select_database="SELECT current_database()",
     create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY)",
     before=(
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
         f"SET LOCAL lock_timeout = '{LOCK_S}s'",
     ),
     after=(),
+    mark="SELECT set_config('tuff.block', 'open', true)",
+    require_mark=f"SELECT 1 / {_IS_MARKED}",
+    insert_requires_mark=True,
     insert_template=_POSTGRESQL_INSERT,
+    question_template=_POSTGRESQL_QUESTION,
+    # In the transaction of the block itself it finds nothing.
+    committed_template=f"{_COMMITTED} AND {_IS_MARKED} = 0",
     for_update=" FOR UPDATE",
     codes={
         "23505": Fact.DUPLICATE,
         "55P03": Fact.OPEN,  # lock_not_available
         "40P01": Fact.OPEN,  # deadlock
+        "40001": Fact.CHANGED,  # serialization_failure
         "57014": Fact.OPEN,  # a statement time-out of the user's
         "42P01": Fact.MISSING_TABLE,
         "25006": Fact.READ_ONLY,
+        "22012": Fact.NO_MARK,  # division by zero
     },
 )
 
 MYSQL = Dialect(
     name="mysql",
+    select_database="SELECT DATABASE()",
     create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY) ENGINE=InnoDB",
     before=(
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
         f"SET SESSION innodb_lock_wait_timeout = {LOCK_S}",
     ),
     after=("SET SESSION innodb_lock_wait_timeout = DEFAULT",),
-    insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
+    mark=f"SAVEPOINT {_SAVEPOINT}",
+    require_mark=f"RELEASE SAVEPOINT {_SAVEPOINT}",
+    insert_requires_mark=False,
+    insert_template=_INSERT,
+    question_template=_INSERT,
+    committed_template=_COMMITTED,
     for_update=" FOR UPDATE",
     codes={
         1062: Fact.DUPLICATE,
         1205: Fact.OPEN,
         1213: Fact.OPEN,  # deadlock
+        1020: Fact.CHANGED,  # with innodb_snapshot_isolation of MariaDB
         1146: Fact.MISSING_TABLE,
+        1305: Fact.NO_MARK,  # no such savepoint
         1290: Fact.READ_ONLY,
         1792: Fact.READ_ONLY,
     },
@@ -159,10 +206,16 @@ MYSQL = Dialect(
 
 SQLITE = Dialect(
     name="sqlite",
+    select_database="SELECT file FROM pragma_database_list WHERE name = 'main'",
     create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY)",
     before=(),  # the driver has a time-out
     after=(),
-    insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
+    mark=f"SAVEPOINT {_SAVEPOINT}",
+    require_mark=f"RELEASE SAVEPOINT {_SAVEPOINT}",
+    insert_requires_mark=False,
+    insert_template=_INSERT,
+    question_template=_INSERT,
+    committed_template=_COMMITTED,
     for_update="",  # a block takes the write lock of the file at its begin
     codes={
         "SQLITE_CONSTRAINT_PRIMARYKEY": Fact.DUPLICATE,

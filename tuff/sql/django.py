@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from django.db import connections, transaction
-
-from tuff.client_errors import WrongStateError
+from tuff.errors import WrongStateError
+from tuff.extras import Extra
 from tuff.sql import dialects
-from tuff.sql.database import DbApiConnection, checked_name
+from tuff.sql.database import NOT_COMMITTED, DbApiConnection, checked_name
 from tuff.sql.dialects import Dialect
+
+with Extra("tuff.sql.django", "django"):
+    from django.db import connections, transaction
 
 
 class DjangoDatabase:
@@ -43,13 +45,7 @@ class DjangoDatabase:
             raise WrongStateError(
                 "a block of Django uses the connection of its thread; give None in its place"
             )
-        own = connections[self._alias]
-        if own.in_atomic_block or not own.get_autocommit():
-            raise WrongStateError(
-                "the block begins a transaction of its own; don't nest it in `atomic` or in "
-                "ATOMIC_REQUESTS, and test it with a TransactionTestCase"
-            )
-        return _Block(own, self._alias)
+        return _Block(connections[self._alias], self._alias)
 
 
 class _Connection(DbApiConnection):
@@ -63,11 +59,18 @@ class _Block(DbApiConnection):
     """The connection of the thread in an atomic block, in which Django refuses that the program
     commits or rolls back."""
 
+    origin: object | None = None
+
     def __init__(self, connection: Any, alias: str) -> None:
         super().__init__(connection)
         self._block = transaction.atomic(using=alias, durable=True)
 
     def begin(self) -> None:
+        if self._connection.in_atomic_block or not self._connection.get_autocommit():
+            raise WrongStateError(
+                "the block begins a transaction of its own; don't nest it in `atomic` or in "
+                "ATOMIC_REQUESTS, and test it with a TransactionTestCase"
+            )
         self._block.__enter__()
 
     def before_prepare(self) -> None:
@@ -78,10 +81,28 @@ class _Block(DbApiConnection):
                 "block can't commit; let the error end it"
             )
 
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self.execute(dialect.insert_of_commit(pointer))
+
     def commit(self) -> None:
+        self._make_hooks_robust()
         self._block.__exit__(None, None, None)
+
+    def _make_hooks_robust(self) -> None:
+        """Let Django log the error of an `on_commit` function, and run those behind it. The commit
+        can't be undone any more, and the block must not look as if it had been."""
+        hooks = self._connection.run_on_commit
+        hooks[:] = [(savepoints, function, True) for savepoints, function, _ in hooks]
 
     def rollback(self) -> None:
         if self._connection.in_atomic_block:
             self._connection.needs_rollback = True
             self._block.__exit__(None, None, None)
+
+    def recorded(self, dialect: Dialect, pointer: int) -> list[Any]:
+        if self._connection.in_atomic_block or not self._connection.get_autocommit():
+            raise WrongStateError(NOT_COMMITTED)
+        return self.fetch(dialect.select_committed(pointer))
+
+    def fetch_outside(self, statement: str) -> list[Any]:
+        raise AssertionError("it has no origin")

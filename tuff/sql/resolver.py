@@ -4,17 +4,19 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from tuff import transaction_calls
-from tuff.flows import Backoff, Flow, Pause, Stop, paused, unless
+from tuff.flows import Flow, Pause, Retries, paused, unless
+from tuff.outages import Outages
 from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionUnknownError,
 )
 from tuff.protocol.transaction import TransactionState
-from tuff.retries import Retries
+from tuff.protocol.values import Member
 from tuff.sql.database import Answer, Decider
+from tuff.stops import Stop
 from tuff.transaction_calls import Resolution
 
 log = logging.getLogger(__name__)
@@ -23,7 +25,6 @@ EVERY_S = 5.0  # seconds between two rounds: what a program that died adds to th
 ROUND_COUNT_MAX = 1_000  # prepared transactions that a round asks about
 ROW_COUNT_MAX = 10_000  # rows of tuff_commits that a round reads: 2,000 transactions per second
 DELETE_COUNT_MAX = 1_000  # rows of one delete: a short transaction of the database
-RETRY_S_MAX = 30.0  # seconds between two rounds while the database or the server is away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +32,10 @@ class SqlSettled:
     """What one round of a resolver did. `open_count`: prepared ones whose database transaction is
     still open; the next round asks again. `deleted_count`: rows of settled ones."""
 
-    committed_count: int
-    aborted_count: int
-    open_count: int
-    deleted_count: int
+    committed_count: Annotated[int, Member("committed")]
+    aborted_count: Annotated[int, Member("aborted")]
+    open_count: Annotated[int, Member("open")]
+    deleted_count: Annotated[int, Member("deletedRows")]
 
 
 class ResolverFlows:
@@ -54,7 +55,12 @@ class ResolverFlows:
         self._decider = decider
         self._retries = retries
         self._every_s = every_s
-        self._backoff = Backoff(every_s, max(RETRY_S_MAX, every_s), chance)
+        self._outages = Outages(
+            f"the resolver of database {decider.database.name}",
+            waits_for=lambda _: True,  # drivers share no class of errors
+            awaited="the database or the server",
+            chance=chance,
+        )
         self._known: frozenset[int] = frozenset()
         self._stop = Stop()
 
@@ -64,22 +70,14 @@ class ResolverFlows:
 
     def run(self) -> Flow[None]:
         """Round after round, until `stop`; it outlasts outages of the database and the server."""
-        failed_count = 0
         while not self._stop.is_set:
-            try:
-                yield from self._round(self._known)
-            except Exception as error:  # noqa: BLE001 - drivers share no class of errors
-                failed_count += 1
-                log.warning(
-                    "the resolver of database %s failed, and tries again: %s: %s",
-                    self._decider.database.name,
-                    type(error).__name__,
-                    error,
-                )
-                yield from self._pause(self._backoff.pause(failed_count))
-            else:
-                failed_count = 0
-                yield from self._pause(Pause(self._every_s))
+            yield from self._outages.outlasting(self._known_round, stop=self._stop)
+            yield from unless(self._stop, paused(Pause(self._every_s)))
+
+    def _known_round(self) -> Flow[None]:
+        """One round, unless a stop has ended the wait before it."""
+        if not self._stop.is_set:
+            yield from self._round(self._known)
 
     def once(self) -> Flow[SqlSettled]:
         """Settle everything that is prepared now, and delete the rows of settled ones.
@@ -89,9 +87,6 @@ class ResolverFlows:
             Exception: the database or the server is away.
         """
         return (yield from self._round(None))
-
-    def _pause(self, pause: Pause) -> Flow[None]:
-        yield from unless(self._stop, paused(pause))
 
     def _round(self, known: frozenset[int] | None) -> Flow[SqlSettled]:
         """`known`: only these are old enough to be asked about; None: all are."""

@@ -3,16 +3,24 @@
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session, SessionTransaction
-
-from tuff.client_errors import WrongStateError
+from tuff.errors import WrongStateError
+from tuff.extras import Extra
 from tuff.sql import dialects
-from tuff.sql.database import checked_name, require_connection
+from tuff.sql.database import NOT_COMMITTED, checked_name, require_connection
 from tuff.sql.dialects import Dialect
+from tuff.sql.sqlite import keeps_transaction_open
 
-_MARK = "tuff"  # the key in `Session.info`
+with Extra("tuff.sql.sqlalchemy", "sqlalchemy"):
+    from sqlalchemy import Connection, Engine, event
+    from sqlalchemy.ext.asyncio import (
+        AsyncConnection,
+        AsyncEngine,
+        AsyncSession,
+        async_scoped_session,
+    )
+    from sqlalchemy.orm import Session, scoped_session
+
+_KEY = "tuff"  # in `Session.info`
 
 
 class SqlAlchemyDatabase:
@@ -31,35 +39,52 @@ class SqlAlchemyDatabase:
         self.name = checked_name(name)
         self.dialect = dialect_of(engine)
         self._engine = engine
+        self._questions = _engine_of_questions(engine)
 
     def connect(self) -> "_Connection":
-        return _Connection(self._engine.connect())
+        return _Connection(self._questions.connect())
 
     def joined(self, session: Session) -> "_Block":
-        require_connection(session, Session)
-        return _Block(session, _Guard(session, self._engine))
+        _require_session(session, Session)
+        return _Block(session, self._engine)
 
 
 class AsyncSqlAlchemyDatabase:
-    """As `SqlAlchemyDatabase`, for the clients, engines and sessions of asyncio."""
+    """A `SqlAlchemyDatabase` for the clients, engines and sessions of asyncio."""
 
     def __init__(self, engine: AsyncEngine, name: str) -> None:
         _require_engine(engine, AsyncEngine)
         self.name = checked_name(name)
         self.dialect = dialect_of(engine.sync_engine)
         self._engine = engine
+        self._questions = AsyncEngine(_engine_of_questions(engine.sync_engine))
 
     async def connect(self) -> "_AsyncConnection":
-        return _AsyncConnection(await self._engine.connect())
+        return _AsyncConnection(await self._questions.connect())
 
     def joined(self, session: AsyncSession) -> "_AsyncBlock":
-        require_connection(session, AsyncSession)
-        return _AsyncBlock(session, _Guard(session.sync_session, self._engine.sync_engine))
+        _require_session(session, AsyncSession)
+        return _AsyncBlock(session, self._engine)
 
 
 def _require_engine(engine: object, kind: type) -> None:
     if not isinstance(engine, kind):
         raise TypeError(f"give an {kind.__name__} of SQLAlchemy, and not a {type(engine).__name__}")
+
+
+def _require_session(session: object, kind: type) -> None:
+    if isinstance(session, scoped_session | async_scoped_session):
+        raise WrongStateError(
+            "this is the registry of a scoped session; call it: client.sql_transaction(database, "
+            "session())"
+        )
+    require_connection(session, kind)
+
+
+def _engine_of_questions(engine: Engine) -> Engine:
+    """An engine with connections beside those of the program's pool, which may all be in use by
+    sessions that wait for the answer. Each is closed after its question."""
+    return Engine(engine.pool.recreate(), engine.dialect, engine.url)
 
 
 def dialect_of(engine: Engine) -> Dialect:
@@ -75,59 +100,64 @@ def dialect_of(engine: Engine) -> Dialect:
 
 
 class _Guard:
-    """Refuses, by the events of a session, that a program ends its transaction within the block, or
-    uses a second database in it."""
+    """Refuses, by the events of a session, that a program commits it within the block, or uses
+    another connection in it."""
 
     def __init__(self, session: Session, engine: Engine) -> None:
         self._session = session
         self._engine = engine
         self._may_commit = False
-        self._transaction: SessionTransaction | None = None
+        self._connection: Connection | None = None
         self._listeners: list[tuple[str, Callable[..., None]]] = [
             ("before_commit", self._before_commit),
             ("after_begin", self._after_begin),
         ]
 
     def begin(self) -> None:
-        if _MARK in self._session.info:
+        if _KEY in self._session.info:
             raise WrongStateError("the session is in such a block already; don't nest them")
         if self._session.in_nested_transaction():
             raise WrongStateError("the session is in a savepoint; begin the block outside of it")
-        self._session.info[_MARK] = self
+        if not isinstance(self._session.get_bind(), Engine):
+            raise WrongStateError(
+                "the session is bound to a connection, whose transaction the session does not "
+                "commit; bind it to the engine: Session(engine)"
+            )
+        self._session.info[_KEY] = self
         self._may_commit = False
+        self._connection = None
         for name, function in self._listeners:
             event.listen(self._session, name, function)
 
-    def begun(self, connection: Connection | None) -> None:
-        """Remember the transaction of the block, and check its connection."""
-        assert connection is not None, "the session has just given it out"
-        self._transaction = self._session.get_transaction()
+    def begun(self, connection: Connection) -> None:
+        """Check the connection of the block."""
         self._check(connection)
-
-    def check_end(self) -> None:
-        """Raises: WrongStateError: the transaction is not the whole block."""
-        if self._session.get_transaction() is not self._transaction:
-            raise WrongStateError(
-                "the session was rolled back or closed within the block, so the block can't commit"
-            )
+        self._connection = connection
 
     def allow_commit(self) -> None:
         self._may_commit = True
 
     def end(self) -> None:
-        if self._session.info.get(_MARK) is self:
-            del self._session.info[_MARK]
+        if self._session.info.get(_KEY) is self:
+            del self._session.info[_KEY]
             for name, function in self._listeners:
                 event.remove(self._session, name, function)
 
-    def _before_commit(self, _session: Session) -> None:
-        if not self._may_commit:
+    def _before_commit(self, session: Session) -> None:
+        # The end of a savepoint is none of the transaction.
+        if not self._may_commit and not session.in_nested_transaction():
             raise WrongStateError(
                 "the block commits the session at its end; don't commit within it"
             )
 
     def _after_begin(self, _session: Session, _of: Any, connection: Connection) -> None:
         self._check(connection)
+        first = self._connection
+        if first is not None and first is not connection and first.in_transaction():
+            raise WrongStateError(
+                "the session uses a second connection in the block, and a commit of both would be "
+                "two commits; bind the session to one engine"
+            )
 
     def _check(self, connection: Connection) -> None:
         if connection.engine.url != self._engine.url:
@@ -135,37 +165,61 @@ class _Guard:
                 f"the session uses a second database in the block, and only one can decide: "
                 f"{connection.engine.url.render_as_string(hide_password=True)}"
             )
-        driver = connection.connection.dbapi_connection
-        assert driver is not None, "the connection is open"
-        if connection.dialect.detect_autocommit_setting(driver):
-            raise WrongStateError(
-                "the connection commits each statement by itself; use an engine without "
-                'isolation_level="AUTOCOMMIT"'
-            )
+        _require_transactions(connection)
+
+
+def _require_transactions(connection: Connection) -> None:
+    """What the driver says, at the begin. What the database says counts, at the end."""
+    fairy = connection.connection
+    assert fairy.dbapi_connection is not None, "the connection is open"
+    if connection.dialect.name == "sqlite":
+        # Without an isolation level, transactions are those that statements begin, as ours do.
+        is_automatic = getattr(fairy.driver_connection, "autocommit", None) is True
+    else:
+        is_automatic = connection.dialect.detect_autocommit_setting(fairy.dbapi_connection)
+    if is_automatic:
+        raise WrongStateError(
+            "the connection commits each statement by itself; use an engine without "
+            'isolation_level="AUTOCOMMIT" or autocommit=True'
+        )
+
+
+def _waits_for_begin(connection: Connection) -> bool:
+    """Whether the transaction has still to begin: the driver of SQLite begins it with the first
+    write, and a savepoint before that would be a transaction of its own."""
+    driver: Any = connection.connection.driver_connection
+    return connection.dialect.name == "sqlite" and not driver.in_transaction
+
+
+def _options_outside(dialect: Dialect) -> dict[str, Any]:
+    """PostgreSQL then runs the one query without a begin and an end, which are two statements."""
+    return {"isolation_level": "AUTOCOMMIT"} if dialect is dialects.POSTGRESQL else {}
+
+
+def _require_outside(connection: Connection) -> None:
+    """The pool may have given out the connection of the block again."""
+    driver: Any = connection.connection.driver_connection
+    is_sqlite = connection.dialect.name == "sqlite"
+    if is_sqlite and driver.in_transaction and not keeps_transaction_open(driver):
+        raise WrongStateError(NOT_COMMITTED)
 
 
 class _Connection:
     """A connection of the engine, for a question."""
 
-    origin: object | None = None
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def begin(self) -> None:
-        """Nothing: the first statement begins it."""
+        _require_transactions(self._connection)
+        if _waits_for_begin(self._connection):
+            self.execute("BEGIN")
 
     def execute(self, statement: str) -> None:
         self._connection.exec_driver_sql(statement)
 
-    def record(self, dialect: Dialect, pointer: int) -> None:
-        self.execute(dialect.insert_of_commit(pointer))
-
     def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in self._connection.exec_driver_sql(statement)]
-
-    def before_prepare(self) -> None:
-        """Nothing is held back."""
 
     def commit(self) -> None:
         self._connection.commit()
@@ -174,6 +228,7 @@ class _Connection:
         self._connection.rollback()
 
     def close(self) -> None:
+        self._connection.invalidate()  # it does not stay in the pool
         self._connection.close()
 
 
@@ -182,14 +237,18 @@ class _Block:
 
     origin: object | None = None
 
-    def __init__(self, session: Session, guard: _Guard) -> None:
+    def __init__(self, session: Session, engine: Engine) -> None:
         self._session = session
-        self._guard = guard
+        self._engine = engine
+        self._guard = _Guard(session, engine)
 
     def begin(self) -> None:
         self._guard.begin()
         try:
-            self._guard.begun(self._session.connection())
+            connection = self._session.connection()
+            self._guard.begun(connection)
+            if _waits_for_begin(connection):
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
         except BaseException:
             self._guard.end()
             raise
@@ -197,15 +256,14 @@ class _Block:
     def execute(self, statement: str) -> None:
         self._session.connection().exec_driver_sql(statement)
 
-    def record(self, dialect: Dialect, pointer: int) -> None:
-        self.execute(dialect.insert_of_commit(pointer))
-
     def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in self._session.connection().exec_driver_sql(statement)]
 
     def before_prepare(self) -> None:
-        self._guard.check_end()
         self._session.flush()
+
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self.execute(dialect.insert_of_commit(pointer))
 
     def commit(self) -> None:
         self._guard.allow_commit()
@@ -216,32 +274,37 @@ class _Block:
         self._guard.end()
         self._session.rollback()
 
+    def recorded(self, dialect: Dialect, pointer: int) -> list[Any]:
+        with self._engine.connect() as connection:
+            connection.execution_options(**_options_outside(dialect))
+            _require_outside(connection)
+            rows = connection.exec_driver_sql(dialect.select_committed(pointer))
+            return [row[0] for row in rows]
+
+    def fetch_outside(self, statement: str) -> list[Any]:
+        raise AssertionError("it has no origin")
+
     def close(self) -> None:
         self._session.close()
 
 
 class _AsyncConnection:
-    """As `_Connection`."""
-
-    origin: object | None = None
+    """A `_Connection` of asyncio."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
     async def begin(self) -> None:
-        """Nothing: the first statement begins it."""
+        sync = _sync(self._connection)
+        _require_transactions(sync)
+        if _waits_for_begin(sync):
+            await self.execute("BEGIN")
 
     async def execute(self, statement: str) -> None:
         await self._connection.exec_driver_sql(statement)
 
-    async def record(self, dialect: Dialect, pointer: int) -> None:
-        await self.execute(dialect.insert_of_commit(pointer))
-
     async def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in await self._connection.exec_driver_sql(statement)]
-
-    async def before_prepare(self) -> None:
-        """Nothing is held back."""
 
     async def commit(self) -> None:
         await self._connection.commit()
@@ -250,23 +313,32 @@ class _AsyncConnection:
         await self._connection.rollback()
 
     async def close(self) -> None:
+        await self._connection.invalidate()
         await self._connection.close()
 
 
+def _sync(connection: AsyncConnection) -> Connection:
+    assert connection.sync_connection is not None, "the engine has just given it out"
+    return connection.sync_connection
+
+
 class _AsyncBlock:
-    """As `_Block`."""
+    """A `_Block` of asyncio."""
 
     origin: object | None = None
 
-    def __init__(self, session: AsyncSession, guard: _Guard) -> None:
+    def __init__(self, session: AsyncSession, engine: AsyncEngine) -> None:
         self._session = session
-        self._guard = guard
+        self._engine = engine
+        self._guard = _Guard(session.sync_session, engine.sync_engine)
 
     async def begin(self) -> None:
         self._guard.begin()
         try:
             connection = await self._session.connection()
-            self._guard.begun(connection.sync_connection)
+            self._guard.begun(_sync(connection))
+            if _waits_for_begin(_sync(connection)):
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
         except BaseException:
             self._guard.end()
             raise
@@ -274,16 +346,15 @@ class _AsyncBlock:
     async def execute(self, statement: str) -> None:
         await (await self._session.connection()).exec_driver_sql(statement)
 
-    async def record(self, dialect: Dialect, pointer: int) -> None:
-        await self.execute(dialect.insert_of_commit(pointer))
-
     async def fetch(self, statement: str) -> list[Any]:
         rows = await (await self._session.connection()).exec_driver_sql(statement)
         return [row[0] for row in rows]
 
     async def before_prepare(self) -> None:
-        self._guard.check_end()
         await self._session.flush()
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self.execute(dialect.insert_of_commit(pointer))
 
     async def commit(self) -> None:
         self._guard.allow_commit()
@@ -293,6 +364,16 @@ class _AsyncBlock:
     async def rollback(self) -> None:
         self._guard.end()
         await self._session.rollback()
+
+    async def recorded(self, dialect: Dialect, pointer: int) -> list[Any]:
+        async with self._engine.connect() as connection:
+            await connection.execution_options(**_options_outside(dialect))
+            _require_outside(_sync(connection))
+            rows = await connection.exec_driver_sql(dialect.select_committed(pointer))
+            return [row[0] for row in rows]
+
+    def fetch_outside(self, statement: str) -> list[Any]:
+        raise AssertionError("it has no origin")
 
     async def close(self) -> None:
         await self._session.close()

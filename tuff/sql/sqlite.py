@@ -2,12 +2,21 @@
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
-from tuff.client_errors import WrongStateError
+from tuff.errors import WrongStateError
 from tuff.sql import dialects
-from tuff.sql.database import CLOSED, DbApiConnection, checked_name, require_connection
+from tuff.sql.database import (
+    CLOSED,
+    IN_TRANSACTION,
+    NOT_COMMITTED,
+    DbApiConnection,
+    checked_name,
+    require_connection,
+)
+from tuff.sql.dialects import Dialect
 
-_SAVEPOINT = "tuff_block"
+_TAKE_WRITE_LOCK = f"DELETE FROM {dialects.TABLE} WHERE 0"  # as BEGIN IMMEDIATE does
 
 
 class SqliteDatabase:
@@ -31,40 +40,88 @@ class SqliteDatabase:
         self.name = checked_name(name)
         self._path = path
 
-    def connect(self) -> DbApiConnection:
+    def connect(self) -> "_Connection":
         # Only one that exists: a new file would answer that nothing was committed.
         uri = f"{Path(self._path).absolute().as_uri()}?mode=rw"
-        return DbApiConnection(sqlite3.connect(uri, uri=True, timeout=dialects.LOCK_S))
+        return _Connection(sqlite3.connect(uri, uri=True, timeout=dialects.LOCK_S))
 
     def joined(self, connection: sqlite3.Connection) -> "_Block":
         require_connection(connection, sqlite3.Connection)
-        try:
-            is_in_transaction = connection.in_transaction
-        except sqlite3.ProgrammingError as error:
-            raise WrongStateError(CLOSED) from error
-        if is_in_transaction:
-            raise WrongStateError(
-                "the connection is in a transaction; commit it before the block begins, and don't "
-                "nest blocks"
-            )
+        _is_in_transaction(connection)
         return _Block(connection)
 
 
-class _Block(DbApiConnection):
-    """The user's connection. A savepoint that is gone at the end shows that the program ended the
-    transaction within the block."""
+def _is_in_transaction(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.in_transaction
+    except sqlite3.ProgrammingError as error:
+        raise WrongStateError(CLOSED) from error
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        super().__init__(connection, origin=connection)
+
+def keeps_transaction_open(connection: Any) -> bool:
+    """Whether the driver begins the next transaction at each end of one, as Python 3.12 does with
+    `autocommit=False`. Then `in_transaction` is always true."""
+    return getattr(connection, "autocommit", None) is False
+
+
+class _Connection(DbApiConnection):
+    """A connection whose transactions begin and end by statements. `commit` and `rollback` of the
+    driver do what its version and its settings `autocommit` and `isolation_level` say."""
 
     def begin(self) -> None:
+        self.execute("BEGIN")
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+        self._begin_next()
+
+    def rollback(self) -> None:
+        if self._connection.in_transaction:
+            self.execute("ROLLBACK")
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        if keeps_transaction_open(self._connection):
+            self.execute("BEGIN")
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor: sqlite3.Cursor = self._connection.cursor()
+        cursor.row_factory = None  # the user's may make something else of a row
+        return cursor
+
+
+class _Block(_Connection):
+    """The user's connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self.origin: object | None = connection
+
+    def begin(self) -> None:
+        is_in_transaction = _is_in_transaction(self._connection)
+        if keeps_transaction_open(self._connection) and is_in_transaction:
+            # The transaction of the block began when the one before it ended. What the program has
+            # written in it belongs to the block.
+            self.execute(_TAKE_WRITE_LOCK)
+            return
+        if is_in_transaction:
+            raise WrongStateError(IN_TRANSACTION)
         self.execute("BEGIN IMMEDIATE")
-        self.execute(f"SAVEPOINT {_SAVEPOINT}")
 
     def before_prepare(self) -> None:
-        try:
-            self.execute(f"RELEASE {_SAVEPOINT}")
-        except sqlite3.OperationalError as error:
-            raise WrongStateError(
-                "the program committed or rolled back within the block, which does that at its end"
-            ) from error
+        """Nothing is held back."""
+
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self.execute(dialect.insert_of_commit(pointer))
+
+    def recorded(self, dialect: Dialect, pointer: int) -> list[Any]:
+        if keeps_transaction_open(self._connection):
+            found = self.fetch(dialect.select_committed(pointer))
+            self.rollback()  # else the read lock would stay
+            return found
+        if self._connection.in_transaction:
+            raise WrongStateError(NOT_COMMITTED)
+        return self.fetch(dialect.select_committed(pointer))
+
+    def fetch_outside(self, statement: str) -> list[Any]:
+        return self.fetch(statement)

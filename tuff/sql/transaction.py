@@ -8,22 +8,23 @@ there leaves a transaction that any resolver settles.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+import os
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tuff import transaction_calls
-from tuff.batching import MessageBuffer
-from tuff.client_errors import OutcomeUnknownError, WrongStateError
-from tuff.flows import Flow, Stop, StoppedError, attempt, hook, note
-from tuff.new_messages import Publishable, all_checked
-from tuff.protocol.errors import TuffError
+from tuff.commit_protocol import ENDED_BY_SERVER, RUN_AGAIN, advise, is_in_group_transaction
+from tuff.errors import OutcomeUnknownError, WrongStateError
+from tuff.flows import Flow, Retries, attempt, hook, note
+from tuff.protocol.errors import TransactionCommittedError, TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay
 from tuff.protocol.transaction import Transaction
-from tuff.retries import Retries
-from tuff.sql.database import Answer, Decider, SqlConnection
+from tuff.publishing import MessageBuffer, Publishable, all_checked
+from tuff.replies import Published
+from tuff.sql.database import Answer, Decider, SqlBlock
+from tuff.stops import Stop, StoppedError
 
 log = logging.getLogger(__name__)
 
@@ -38,28 +39,43 @@ class SqlProtocol:
         self,
         retries: Retries,
         decider: Decider[Any],
-        connection: SqlConnection,
+        block: SqlBlock,
         *,
         timeout_s: float | None,
         client: str,
+        position: Callable[[], Flow[None]] | None = None,
     ) -> None:
+        """`position`: stores the position of a consumer, as the last statement before the row of
+        the commit."""
+        self._position = position
         self._retries = retries
         self._decider = decider
-        self._connection = connection
-        start = transaction_calls.start(type="short", timeout_s=timeout_s, client=client)
-        self._start = replace(start, batched_as="start")
+        self._block = block
+        self._start = partial(
+            transaction_calls.start,
+            type="short",
+            timeout_s=timeout_s,
+            client=client,
+            messages_only=True,  # the rows of the database do not carry the pointer
+        )
+        self._process = os.getpid()  # in which the block is
         self._entry: object | None = None
         self._server_name = ""
         self._transaction: Transaction | None = None
         self._messages = MessageBuffer()
         self._rollback_only: WrongStateError | None = None
-        self._has_committed = False
+        self._has_committed = self._is_unknown = False
         self._interrupts: list[BaseException] = []
 
     @property
     def has_committed(self) -> bool:
         """Whether the latest transaction committed."""
         return self._has_committed
+
+    @property
+    def may_have_committed(self) -> bool:
+        """Whether the latest transaction committed, or its outcome is not known."""
+        return self._has_committed or self._is_unknown
 
     @property
     def is_in_transaction(self) -> bool:
@@ -83,19 +99,37 @@ class SqlProtocol:
             WrongStateError: another block is in it, or the database is unsuitable.
             StoppedError: `stop` is set.
         """
+        self._require_own_process()
         if self._entry is not None:
             raise WrongStateError("the block of this context has not ended; create another context")
+        if is_in_group_transaction():
+            raise WrongStateError(
+                "a block of a database can't be a part of a group's transaction: the database "
+                "would commit first, and an error behind it repeats the batch; use "
+                "client.consumer(…, database=…), whose positions commit with the rows"
+            )
         if stop is not None and stop.is_set:
             raise StoppedError
-        self._entry = entry
+        self._entry, self._process = entry, os.getpid()
         self._transaction, self._messages = None, MessageBuffer()
-        self._rollback_only, self._has_committed, self._interrupts = None, False, []
+        self._rollback_only, self._interrupts = None, []
+        self._has_committed = self._is_unknown = False
         try:
             self._server_name = yield from self._decider.server_name(may_write=True)
-            yield from self._decider.check(self._connection)
-            yield from self._decider.explaining(hook(self._connection.begin))
+            yield from self._decider.check(self._block)
+            yield from self._begin()
         except BaseException:
             self._entry = None
+            raise
+
+    def _begin(self) -> Flow[None]:
+        yield from self._decider.explaining(hook(self._block.begin))
+        try:
+            yield from self._decider.mark(self._block)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from attempt(hook(self._block.rollback), cause=error, interrupts=self._interrupts)
             raise
 
     def publish(
@@ -105,40 +139,51 @@ class SqlProtocol:
         *,
         ttl_s: int | None,
         delay: Delay | None = None,
-    ) -> Flow[None]:
-        """As `CommitProtocol.publish`. The first call starts the transaction."""
+    ) -> Flow[Published]:
+        """Publish with the commit; see `CommitProtocol.publish`. The first call starts the
+        transaction."""
+        self._require_own_process()
         if self._entry is None:
             raise WrongStateError("publish in the block of the transaction, and not after it")
         checked = all_checked(topic, messages)
         if self._transaction is None:
-            self._transaction = yield from self._retries.ask(self._start)
+            start = self._start(request_id=transaction_calls.new_request_id())
+            self._transaction = yield from self._retries.ask(start)
         pointer = self._transaction.write_pointer
-        for call in self._messages.add(topic, pointer, checked, ttl_s=ttl_s, delay=delay):
-            try:
-                yield from self._retries.ask(call)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                self._rollback_only = WrongStateError(
-                    f"messages of this transaction could not be stored ({error}), so it is rolled "
-                    "back; let the error of publish end the block"
+        try:
+            return (
+                yield from self._messages.add(
+                    topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self._retries
                 )
-                raise
+            )
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._rollback_only = WrongStateError(
+                f"messages of this transaction could not be stored ({error}), so it is rolled "
+                "back; let the error of publish end the block"
+            )
+            raise
 
     def finish(self) -> Flow[None]:
         """Prepare, commit the database, and resolve; after an error before the commit, roll back.
 
         Raises:
             OutcomeUnknownError: the database can't say whether it committed.
+            WrongStateError: it belongs to another process.
             Exception: why it was rolled back.
         """
+        self._require_own_process()
         try:
             yield from self._finish()
         finally:
             self._entry = None
 
     def undo(self, cause: BaseException) -> Flow[None]:
-        """End the block and roll back; errors of that become notes on `cause`."""
+        """End the block and roll back; errors of that become notes on `cause`. A process that
+        was forked within the block does nothing: the transaction is its parent's."""
+        if self._is_of_parent():
+            return
         try:
             yield from self._undo(cause)
         finally:
@@ -149,6 +194,18 @@ class SqlProtocol:
         if self._entry is entry:
             yield from self.undo(cause)
 
+    def _is_of_parent(self) -> bool:
+        return self._entry is not None and self._process != os.getpid()
+
+    def _require_own_process(self) -> None:
+        """Raises: WrongStateError: the process was forked within the block."""
+        if self._is_of_parent():
+            raise WrongStateError(
+                "the transaction of this context was begun before this process was forked, and "
+                f"belongs to its parent {self._process}; begin another one here, on a connection "
+                "of its own"
+            )
+
     def _finish(self) -> Flow[None]:
         try:
             yield from self._decider.explaining(self._prepare())
@@ -158,7 +215,7 @@ class SqlProtocol:
             yield from self._undo(error)
             raise
         try:
-            yield from hook(self._connection.commit)
+            yield from self._commit()
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - raised, unless the database did commit
@@ -168,38 +225,59 @@ class SqlProtocol:
             if self._transaction is not None:
                 yield from self._resolve_committed(self._transaction)
 
+    def _commit(self) -> Flow[None]:
+        """Commit, and let the database tell that it did: the messages must not become visible
+        before. A driver reports no error if its commit had nothing to commit."""
+        yield from hook(self._block.commit)
+        if self._transaction is not None:
+            pointer = self._transaction.transaction_id
+            yield from self._decider.require_committed(self._block, pointer)
+
     def _prepare(self) -> Flow[None]:
         if self._rollback_only is not None:
             raise self._rollback_only
-        yield from hook(self._connection.before_prepare)
+        yield from hook(self._block.before_prepare)
+        if self._position is not None:
+            yield from self._position()
         if self._transaction is None:
+            yield from self._decider.record(self._block, None)
             return
         pointer = self._transaction.transaction_id
-        dialect = self._decider.database.dialect
-        yield from hook(partial(self._connection.record, dialect, pointer))
+        yield from self._decider.record(self._block, pointer)
         entries = self._messages.entries()
         prepare = transaction_calls.prepare(pointer, self._server_name, (), entries)
-        yield from self._retries.ask(replace(prepare, batched_as="prepare"))
+        try:
+            yield from self._retries.ask(prepare)
+        except ENDED_BY_SERVER as error:
+            advise(error, RUN_AGAIN)
+            raise
 
     def _settle_failed_commit(self, cause: BaseException) -> Flow[None]:
         """Ask the database, and raise, unless it did commit and only its answer was lost."""
-        yield from attempt(
-            hook(self._connection.rollback), cause=cause, interrupts=self._interrupts
-        )
+        self._is_unknown = True
+        yield from attempt(hook(self._block.rollback), cause=cause, interrupts=self._interrupts)
         if self._transaction is None:
             raise cause
         answer = yield from self._settle(self._transaction, cause)
         if answer is Answer.NEVER:
+            self._is_unknown = False
             raise cause
         if answer is not Answer.COMMITTED:
             _raise_unknown(self._transaction, cause)
         self._has_committed = True
         if not isinstance(cause, Exception):
             raise cause
+        log.error(
+            "database %s committed transaction %d, but an error came after it: the answer was "
+            "lost, or code that runs after the commit failed, such as an after_commit listener",
+            self._server_name,
+            self._transaction.transaction_id,
+            exc_info=cause,
+        )
 
     def _undo(self, cause: BaseException) -> Flow[None]:
         try:
-            yield from hook(self._connection.rollback)
+            yield from hook(self._block.rollback)
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - becomes a note on the cause
@@ -229,15 +307,26 @@ class SqlProtocol:
         if answer is Answer.COMMITTED:
             yield from self._resolve_committed(transaction)
         elif answer is Answer.NEVER:
-            abort = self._retries.ask(transaction_calls.resolve(pointer, "abort"))
-            yield from attempt(abort, cause=cause, interrupts=self._interrupts)
+            return (yield from self._abort_never_committed(pointer, cause))
         return answer
+
+    def _abort_never_committed(self, pointer: int, cause: BaseException) -> Flow[Answer]:
+        try:
+            yield from self._retries.ask(transaction_calls.resolve(pointer, "abort"))
+        except GeneratorExit:
+            raise
+        except TransactionCommittedError:
+            # A resolver settled it and deleted its row before this block asked.
+            return Answer.COMMITTED
+        except BaseException as error:  # noqa: BLE001 - becomes a note on the cause
+            note(error, on=cause, interrupts=self._interrupts)
+        return Answer.NEVER
 
     def _resolve_committed(self, transaction: Transaction) -> Flow[None]:
         pointer = transaction.transaction_id
         try:
             resolve = transaction_calls.resolve(pointer, "commit")
-            yield from self._retries.ask(replace(resolve, batched_as="resolve"))
+            yield from self._retries.ask(resolve)
         except TuffError as error:
             # The program's work is done, and its rows are visible.
             log.warning(

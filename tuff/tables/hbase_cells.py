@@ -15,20 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from tuff.client_errors import WrongStateError
-from tuff.disk.locks import StoreError
-from tuff.hbase_gateway import (
-    Addresses,
-    BatchMutation,
-    ClosedError,
-    ColumnDescriptor,
-    Gateways,
-    Mutation,
-    TScan,
-    call_parts,
-    happybase,
+from tuff.errors import WrongStateError
+from tuff.protocol.errors import (
+    BadRequestError,
+    StorageOutcomeUnknownError,
+    StorageUnavailableError,
 )
-from tuff.protocol.errors import BadRequestError, StorageUnavailableError
 from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.tables.hbase_row_format import (
     FAMILY,
@@ -40,6 +32,18 @@ from tuff.tables.hbase_row_format import (
     Cell,
 )
 from tuff.tables.row_format import STORED_BYTES_MIN
+from tuff_storage.disk.locks import StoreError
+from tuff_storage.hbase_gateway import (
+    Addresses,
+    BatchMutation,
+    ClosedError,
+    ColumnDescriptor,
+    Gateways,
+    Mutation,
+    TScan,
+    call_parts,
+    happybase,
+)
 
 T = TypeVar("T")
 Client = Any  # of a happybase connection
@@ -170,7 +174,7 @@ class HBaseCells:
         """Put one of the `parts` of rows under a timestamp, without retries. After a failure it is
         unknown which rows were put.
 
-        Raises: StorageUnavailableError.
+        Raises: StorageOutcomeUnknownError.
         """
         self._call_once(self._mutation(_puts(part), pointer))
 
@@ -399,7 +403,8 @@ def _as_table_errors(name: bytes) -> Iterator[None]:
     except ClosedError:
         raise WrongStateError(f"the HBase table {_text(name)} is closed") from None
     except StoreError as error:
-        raise StorageUnavailableError(f"the HBase table {_text(name)}: {error}") from error
+        # Also of a put that a gateway may carry out later.
+        raise StorageOutcomeUnknownError(f"the HBase table {_text(name)}: {error}") from error
 
 
 def _text(name: bytes) -> str:

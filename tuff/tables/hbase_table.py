@@ -7,16 +7,16 @@ a later one removes it, after a grace period. By then every process has read the
 every gateway has carried out earlier writes (decision 0028).
 """
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from tuff.protocol.errors import StorageUnavailableError
+from tuff.extras import Extra
+from tuff.protocol.durations import Duration, seconds_of
+from tuff.protocol.errors import StorageOutcomeUnknownError, StorageUnavailableError
 from tuff.protocol.pointer_list import POINTER_MAX, holds
 from tuff.protocol.transaction import Transaction
 from tuff.tables.compaction import Compacted
@@ -42,9 +42,9 @@ from tuff.tables.row_format import (
     COMPACTED,
     FORMAT,
     TABLE_ID,
-    TABLE_ID_BYTES,
     Version,
     check_format,
+    new_table_id,
     pack_format,
     pack_metadata,
     pack_undone,
@@ -55,8 +55,8 @@ from tuff.tables.row_format import (
 from tuff.tables.versioned_table import VersionedTable
 
 if TYPE_CHECKING:
-    from tuff.hbase_gateway import Connection
     from tuff.tables.hbase_cells import HBaseCells, Page
+    from tuff_storage.hbase_gateway import Connection
 
 GRACE_S = 3_600.0  # seconds; no gateway carries out a write later than that
 
@@ -64,8 +64,6 @@ GRACE_S = 3_600.0  # seconds; no gateway carries out a write later than that
 # read the announcement again after a suspension, although it was carried out long before. Other
 # systems lack BOOTTIME.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-_new_id = partial(os.urandom, TABLE_ID_BYTES)
 
 
 def _elapsed_s() -> float:
@@ -91,35 +89,28 @@ class HBaseTransactionalTable(VersionedTable):
         name: str,
         *,
         buffer_bytes: int = BUFFER_BYTES_MAX,
-        grace_s: float = GRACE_S,
-        new_id: Callable[[], bytes] = _new_id,
-        elapsed_s: Callable[[], float] = _elapsed_s,
+        grace: Duration = GRACE_S,
     ) -> None:
         """Open the table of that name, or create one.
 
         `connection`: the HOST:PORT of a Thrift gateway, several of them, or a happybase connection,
         of which address and table prefix are used; each thread opens a connection of its own. When
         a transaction has more than `buffer_bytes` of writes in memory, they are stored before it
-        commits. `compact` announces what it removes, and a later call removes it when `grace_s`
-        seconds have passed; no gateway may hold a write for longer. `new_id` returns 16 random
-        bytes; `elapsed_s` is a monotonic clock that runs while the machine is suspended.
+        commits. `compact` announces what it removes, and a later call removes it when `grace` has
+        passed, seconds or a `timedelta`; no gateway may hold a write for longer.
 
         Raises:
             StorageUnavailableError: no gateway answers, or HBase can't use the table.
             BadRequestError: the table would lose versions, or a gateway's address is not valid.
+            ValueError, TypeError: `grace` is not a duration.
             ModuleNotFoundError: happybase is not installed.
         """
-        try:
+        grace_s = seconds_of(grace, what="grace")
+        with Extra("HBaseTransactionalTable", "hbase"):
             from tuff.tables.hbase_cells import HBaseCells
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f"HBaseTransactionalTable needs {error.name}, which is not installed; "
-                "pip install 'tuff-messaging[hbase]'",
-                name=error.name,
-            ) from None
-        cells = HBaseCells(connection, name, elapsed_s=elapsed_s)
+        cells = HBaseCells(connection, name, elapsed_s=_elapsed_s)
         try:
-            store = HBaseVersionStore(cells, new_id=new_id, grace_s=grace_s, elapsed_s=elapsed_s)
+            store = HBaseVersionStore(cells, grace_s=grace_s)
         except BaseException:
             cells.close()
             raise
@@ -153,11 +144,15 @@ class HBaseVersionStore:
         self,
         cells: "HBaseCells",
         *,
-        new_id: Callable[[], bytes],
         grace_s: float,
-        elapsed_s: Callable[[], float],
+        new_id: Callable[[], bytes] = new_table_id,
+        elapsed_s: Callable[[], float] = _elapsed_s,
     ) -> None:
-        """Raises: StorageUnavailableError, DamagedRecordError, BadRequestError."""
+        """`new_id` returns the bytes of the table's id, and those of this process; `elapsed_s` is a
+        monotonic clock that runs while the machine is suspended.
+
+        Raises: StorageUnavailableError, DamagedRecordError, BadRequestError.
+        """
         self._cells = cells
         self._grace_s = grace_s
         self._elapsed_s = elapsed_s
@@ -194,7 +189,7 @@ class HBaseVersionStore:
     def write(self, work: Work) -> None:
         """First the undo rows, then the writes, row by row.
 
-        Raises: StorageUnavailableError: the writes may be stored now, or later. If an earlier
+        Raises: StorageOutcomeUnknownError: the writes may be stored now, or later. If an earlier
             write of the transaction failed like that, nothing is written.
         """
         if not work.has_writes:
@@ -202,7 +197,7 @@ class HBaseVersionStore:
         if work.in_doubt:
             # A gateway could carry out the earlier write after this one, at the same timestamp, and
             # after the commit.
-            raise StorageUnavailableError(
+            raise StorageOutcomeUnknownError(
                 f"transaction {work.transaction_id} can't go on: not every write of it was "
                 "acknowledged in time; roll it back, and start another one"
             )
@@ -230,7 +225,7 @@ class HBaseVersionStore:
     def undo(self, work: Work) -> None:
         """Overwrite each version with an undone cell.
 
-        Raises: StorageUnavailableError: also if a version may still appear later.
+        Raises: StorageOutcomeUnknownError: also if a version may still appear later.
         """
         left = set(work.in_doubt)
         for row, data in self._cells.undo_rows(*undo_range(work.transaction_id)):
@@ -241,12 +236,12 @@ class HBaseVersionStore:
         self._mark_undone(left)
         if work.in_doubt:
             # A gateway may carry out an unacknowledged put later, over the cell that undoes it.
-            raise StorageUnavailableError(
+            raise StorageOutcomeUnknownError(
                 f"transaction {work.transaction_id} can't be rolled back for certain: not every "
                 "write of it was acknowledged in time; invalidate it"
             )
 
-    def settle(self, work: Work) -> None:
+    def note_committed(self, work: Work) -> None:
         """Keep the undo rows: compaction finds by them which rows were written."""
 
     def compact(self, now: Transaction, *, bound: int) -> list[int]:

@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-import plyvel
-
-from tuff.client_errors import WrongStateError
-from tuff.disk.locks import DirectoryLockedError
-from tuff.leveldb.database import Database, error_text
-from tuff.leveldb.scan import Rows
-from tuff.leveldb.scan import scan as scan_database
-from tuff.protocol.errors import StorageUnavailableError
+from tuff.errors import WrongStateError
+from tuff.protocol.errors import StorageOutcomeUnknownError, StorageUnavailableError
+from tuff_storage.disk.locks import DirectoryLockedError
+from tuff_storage.leveldb.database import Database, error_text
+from tuff_storage.leveldb.engine import plyvel
+from tuff_storage.leveldb.scan import Rows
+from tuff_storage.leveldb.scan import scan as scan_database
 
 WRITE_BUFFER_BYTES = 8 << 20  # bytes; a program may have several tables open
 BLOCK_CACHE_BYTES = 16 << 20  # bytes; the rows that are read again and again
@@ -20,7 +19,7 @@ PAGE_ROWS_MAX = 64  # rows read at a time, so that a scan costs little per row
 PAGE_BYTES_MAX = 1 << 20  # bytes of a page; large values are read one by one
 LOOK_BEHIND_ROWS_MAX = 10_000  # rows; a damaged block of 4 KiB holds a few hundred
 
-Batch = Sequence[tuple[bytes, bytes | None]]
+WriteBatch = Sequence[tuple[bytes, bytes | None]]
 RowStart = Callable[[bytes], bytes | None]  # None: the key is not that of a version
 
 
@@ -75,11 +74,11 @@ class TableDatabase:
             rows = scan_database(db, start, stop)
         return self._paged(rows)
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: WriteBatch) -> None:
         """Put every value under its key; None deletes. The batch is atomic and durable.
 
-        Raises: StorageUnavailableError: the batch may or may not be stored; later writes are
-        refused.
+        Raises: StorageOutcomeUnknownError: the batch may or may not be stored; later ones are
+        refused: StorageUnavailableError.
         """
         with self._using():
             if self._failure is not None:
@@ -93,7 +92,7 @@ class TableDatabase:
                     f"writing to the table {self.directory} failed: {error_text(error)}; nothing "
                     "more is written until it is opened again"
                 )
-                raise StorageUnavailableError(self._failure) from error
+                raise StorageOutcomeUnknownError(self._failure) from error
 
     def readable_from(self, start: bytes, stop: bytes, *, row_start: RowStart) -> bytes | None:
         """The start of the first row that can be read behind the damaged block after `start`; None:

@@ -3,12 +3,10 @@
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Condition
 
-from tuff.leveldb.scan import Rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError
 from tuff.protocol.pointer_list import holds
 from tuff.protocol.transaction import Transaction
@@ -21,7 +19,6 @@ from tuff.tables.row_format import (
     ROWS_START,
     ROWS_STOP,
     TABLE_ID,
-    TABLE_ID_BYTES,
     UNDO_START,
     UNDO_STOP,
     MalformedKeyError,
@@ -30,6 +27,7 @@ from tuff.tables.row_format import (
     damaged,
     damaged_row,
     metadata_keys,
+    new_table_id,
     pack_format,
     pack_metadata,
     pack_undo,
@@ -45,8 +43,7 @@ from tuff.tables.row_format import (
     undo_range,
 )
 from tuff.tables.versioned_table import VersionedTable
-
-_new_id = partial(os.urandom, TABLE_ID_BYTES)
+from tuff_storage.leveldb.scan import Rows
 
 
 class TransactionalTable(VersionedTable):
@@ -65,19 +62,17 @@ class TransactionalTable(VersionedTable):
         path: str | os.PathLike[str],
         *,
         buffer_bytes: int = BUFFER_BYTES_MAX,
-        new_id: Callable[[], bytes] = _new_id,
     ) -> None:
         """Open the table of a directory, or create one.
 
         When a transaction has more than `buffer_bytes` of writes in memory, they go to disk in one
-        batch before it commits. `new_id` returns 16 bytes that tell the table's rows from those of
-        other tables in conflicts; it is called once, and the id is stored.
+        batch before it commits.
 
         Raises:
             StorageUnavailableError: another process has it open, or LevelDB can't open it.
             BadRequestError: the directory holds a database that is not a table.
         """
-        store = LevelDbVersionStore(Path(path), new_id=new_id)
+        store = LevelDbVersionStore(Path(path))
         super().__init__(os.fspath(path), store, buffer_bytes=buffer_bytes)
 
 
@@ -98,9 +93,12 @@ class LevelDbVersionStore:
     value_bytes_max = VALUE_BYTES_MAX
     has_views = True
 
-    def __init__(self, directory: Path, *, new_id: Callable[[], bytes]) -> None:
-        """Raises: StorageUnavailableError, DamagedRecordError, BadRequestError: it is not a
-        table."""
+    def __init__(self, directory: Path, *, new_id: Callable[[], bytes] = new_table_id) -> None:
+        """`new_id` returns the bytes that tell the rows of a new table from those of other tables
+        in conflicts.
+
+        Raises: StorageUnavailableError, DamagedRecordError, BadRequestError: it is not a table.
+        """
         self._gate = Condition()
         self._writers: list[int] = []
         self._unneeded_undo_keys: list[bytes] = []
@@ -160,7 +158,7 @@ class LevelDbVersionStore:
             gone = [version.stored_key for version in read_undo(key, data)]
             self._database.write([*((stored_key, None) for stored_key in gone), (key, None)])
 
-    def settle(self, work: Work) -> None:
+    def note_committed(self, work: Work) -> None:
         # The next batch removes the undo rows, since a write of its own would cost another sync.
         # After a crash they are left, which is harmless, and compaction removes them.
         with self._gate:

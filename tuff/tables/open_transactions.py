@@ -1,15 +1,15 @@
 """The open transactions of a table: the writes of each in memory, and which of them is current in
 each task and thread (docs/howto/participant.md)."""
 
+from collections import deque
 from collections.abc import Generator, Iterator
 from contextvars import ContextVar
 from enum import Enum
 from inspect import GEN_CLOSED, getgeneratorstate
 from threading import Lock, RLock
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet
 
-from tuff.client_errors import WrongStateError
-from tuff.participant import hook_transaction_id
+from tuff.errors import WrongStateError
 from tuff.protocol.transaction import Transaction
 from tuff.tables.row_format import Version
 
@@ -23,13 +23,14 @@ Rows = Generator[tuple[bytes, bytes], None, None]
 
 class WorkState(Enum):
     """OPEN: may read and write. WRITTEN: `commit_tx` ran. The others say how the work ended; a
-    failed rollback (NOT_UNDONE) may be repeated."""
+    failed rollback (NOT_UNDONE) may be repeated, and LEFT is the end by `leave_tx`."""
 
     OPEN = "open"
     WRITTEN = "written"
     COMMITTED = "committed"
     UNDONE = "undone"
     NOT_UNDONE = "not undone"
+    LEFT = "left"
 
 
 class Work:
@@ -127,20 +128,22 @@ def _cost(key: bytes, value: bytes | None) -> int:
 
 
 NESTED_COUNT_MAX = 64  # transactions open in one context; more were started and never ended
+ENDED_COUNT_MAX = 64  # ended transactions of a table that repeated hooks find; they hold no writes
 
 
 class OpenTransactions:
-    """The transactions that were started on one table and have not ended: one stack for each
-    context (task or thread). The top of the stack is the current transaction.
+    """The transactions that were started on one table, by id, and the last that ended; and which of
+    them is current in each context (task or thread): the latest that was started there.
 
-    Any thread may call; `_joining` guards `_works` and `_in_doubt`.
+    Any thread may call; `_joining` guards all but `_stack`.
     """
 
     def __init__(self, table_name: str) -> None:
         self._table_name = table_name
         self._stack: ContextVar[tuple[Work, ...]] = ContextVar(f"table {table_name}", default=())
         self._joining = Lock()
-        self._works: WeakValueDictionary[int, Work] = WeakValueDictionary()
+        self._works: dict[int, Work] = {}
+        self._ended: deque[Work] = deque()
         self._in_doubt: dict[int, Version] = {}  # of each transaction one version in doubt
 
     def start(self, transaction: Transaction) -> None:
@@ -148,13 +151,14 @@ class OpenTransactions:
 
         Raises: WrongStateError: too many transactions are open in this context.
         """
+        stack = self._stack_with_room()
         with self._joining:
             work = self._works.get(transaction.transaction_id)
             if work is None or work.has_ended:
                 work = self._works[transaction.transaction_id] = Work(transaction)
                 if (version := self._in_doubt.get(transaction.transaction_id)) is not None:
                     work.in_doubt = [version]
-        self._push(work)
+        self._stack.set((*stack, work))
 
     def note_in_doubt(self, work: Work) -> None:
         """Remember that a write of the transaction failed and may be stored. If the transaction is
@@ -176,51 +180,51 @@ class OpenTransactions:
         return self.require_open(stack[-1])
 
     def require_open(self, work: Work) -> Work:
-        """The same work. Raises: WrongStateError: it is committing, or has ended."""
+        """The work, which is open. Raises: WrongStateError: it is committing, or has ended."""
         if work.state is not WorkState.OPEN:
             raise self._no_transaction()
         return work
 
-    def of_hook(self) -> Work:
-        """The work of the transaction whose hook runs, in whatever context that started. If a
-        program calls the hook itself, it is the latest transaction of this context.
+    def of(self, transaction: Transaction) -> Work:
+        """The work of a transaction, in whatever context it was started.
 
-        Always taking the latest one was wrong: if the transaction of a generator ended inside of
-        another block, it committed the rows of that block, and its own were rolled back with the
-        block.
-
-        Raises: WrongStateError: the transaction was not started here, or its context is gone.
+        Raises: WrongStateError: it was not started on this table.
         """
-        transaction_id = hook_transaction_id()
-        if transaction_id is None:
-            return self._latest()
-        work = self._works.get(transaction_id)
+        work = self._works.get(transaction.transaction_id)
         if work is None:
             raise WrongStateError(
-                f"transaction {transaction_id} has nothing on {self._table_name} any more: the "
-                "task or thread in which it was started there is gone"
+                f"transaction {transaction.transaction_id} was not started on {self._table_name}, "
+                "or ended long ago; call start_tx first"
             )
         return work
 
     def end(self, work: Work) -> None:
-        """Remove the work from the stack of this context."""
-        # The last one stays, so that a rollback can be repeated. A transaction may be on the stack
-        # twice, since two participants may share the table. If the first hook removed both, the
-        # second hook would end the outer transaction.
-        stack = self._stack.get()
-        if len(stack) > 1:
-            self._stack.set(_without_last(stack, work.transaction_id))
+        """The work has ended: it is not current in this context any more. Hooks that are repeated
+        still find it, for a while."""
+        # In a context where it is current too, it stays on the stack: what that one writes is
+        # refused, and does not go to the outer transaction.
+        self._stack.set(tuple(one for one in self._stack.get() if one is not work))
+        with self._joining:
+            self._ended.append(work)
+            if len(self._ended) > ENDED_COUNT_MAX:
+                self._forget(self._ended.popleft())
 
-    def leave(self) -> None:
-        """Remove the transaction that the hook is called for from the stack, if it is there."""
-        stack = self._stack.get()
-        transaction_id = hook_transaction_id()
-        if transaction_id is None:
-            self._stack.set(stack[:-1])
-        else:
-            self._stack.set(_without_last(stack, transaction_id))
+    def leave(self, transaction: Transaction) -> None:
+        """Forget the transaction, if it is there."""
+        with self._joining:
+            work = self._works.get(transaction.transaction_id)
+            if work is None or work.has_ended:
+                return
+            self._forget(work)
+        work.end(WorkState.LEFT)
+        self._stack.set(tuple(one for one in self._stack.get() if one is not work))
 
-    def _push(self, work: Work) -> None:
+    def _forget(self, work: Work) -> None:
+        # A transaction that was started again has another work.
+        if self._works.get(work.transaction_id) is work:
+            del self._works[work.transaction_id]
+
+    def _stack_with_room(self) -> tuple[Work, ...]:
         stack = self._stack.get()
         if len(stack) == 1 and stack[0].has_ended:
             stack = ()
@@ -231,26 +235,10 @@ class OpenTransactions:
                 f"{len(stack)} transactions on {self._table_name} were started here and never "
                 "ended; end them, or call leave_tx for each that ended without the table"
             )
-        self._stack.set((*stack, work))
+        return stack
 
     def _no_transaction(self) -> WrongStateError:
         return WrongStateError(
-            f"{self._table_name} is in no transaction here; use it inside of `with "
-            "client.transaction(…)`"
+            f"{self._table_name} is in no transaction here; let the block name it, as in `with "
+            "client.transaction(table)`, or join it by `tx.add(table)`"
         )
-
-    def _latest(self) -> Work:
-        stack = self._stack.get()
-        if not stack:
-            raise WrongStateError(
-                f"no transaction was started on {self._table_name} here; call start_tx"
-            )
-        return stack[-1]
-
-
-def _without_last(stack: tuple[Work, ...], transaction_id: int) -> tuple[Work, ...]:
-    """The stack without the last entry of a transaction."""
-    for index in range(len(stack) - 1, -1, -1):
-        if stack[index].transaction_id == transaction_id:
-            return stack[:index] + stack[index + 1 :]
-    return stack

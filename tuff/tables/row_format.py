@@ -11,21 +11,25 @@ the whole key, the flags and the body, so a value under a wrong key is damaged, 
 is stored twice, at both ends of the table, so one damaged block leaves one copy.
 """
 
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
-from tuff.checksum import crc32
 from tuff.protocol.errors import (
     BadRequestError,
     DamagedRecordError,
 )
-from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.json_bodies import payload_to_json
 from tuff.protocol.pointer_list import POINTER_MAX
+from tuff_storage.checksum import crc32
 
 FORMAT_VERSION = 1
 TABLE_ID_BYTES = 16
 STORED_BYTES_MIN = 5  # bytes of any stored value: flags and checksum
+
+new_table_id = partial(os.urandom, TABLE_ID_BYTES)
 
 ROWS_START, ROWS_STOP = b"r", b"s"
 UNDO_START, UNDO_STOP = b"u", b"v"

@@ -12,7 +12,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from tuff.client_errors import WrongStateError
+from tuff.errors import WrongStateError
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff.tables.open_transactions import (
@@ -64,7 +64,7 @@ class VersionStore(Protocol):
         Raises: StorageUnavailableError, DamagedRecordError: some may be left.
         """
 
-    def settle(self, work: Work) -> None:
+    def note_committed(self, work: Work) -> None:
         """The transaction committed, so its undo rows can be removed."""
 
     def compact(self, now: Transaction, *, bound: int) -> list[int]:
@@ -87,8 +87,7 @@ class VersionedTable:
     thread that runs in a copy of a context, as asyncio's tasks do, works in the transaction of that
     context. A transaction that starts inside of another one is independent of it; when it ends, the
     outer one is current again. They may end in any order, as with a generator that holds a `with`
-    block: a hook that a `TransactionContext` calls acts on the transaction of that context. A hook
-    that a program calls itself acts on the latest transaction of its task or thread.
+    block, and in any task or thread: each hook gets its transaction.
 
     Every call may raise DamagedRecordError (stored data is corrupt; the members are `key` and
     `next`, from which a scan can continue) and StorageUnavailableError.
@@ -205,8 +204,7 @@ class VersionedTable:
 
     def start_tx(self, transaction: Transaction) -> None:
         """Make the transaction current here, until `post_commit` or `rollback_tx`. Tasks and
-        threads in which one transaction is current share its work. Each start needs an end of its
-        own.
+        threads in which one transaction is current share its work.
 
         Raises: WrongStateError: too many transactions are open here.
         """
@@ -215,24 +213,26 @@ class VersionedTable:
     def update_tx(self, transaction: Transaction) -> None:
         """Continue under a new write pointer; earlier writes stay under the old one.
 
-        Raises: WrongStateError: another transaction is current.
+        Raises: WrongStateError: the transaction was not started here, or is over.
         """
-        work = self._transactions.of_hook()
-        if work.has_ended or work.transaction_id != transaction.transaction_id:
-            raise WrongStateError(
-                f"transaction {transaction.transaction_id} is not current on {self.name}; "
-                "start it there first"
-            )
+        work = self._transactions.of(transaction)
         with work.lock:
+            self._require_not_ended(work)
             work.transaction = transaction
             work.state = WorkState.OPEN
 
-    def tx_changes(self) -> Collection[bytes]:
+    def name_of_change(self, key: bytes) -> str | None:
+        """The row that a key of `tx_changes` stands for; None if it is of another participant."""
+        if not key.startswith(self._store.table_id):
+            return None
+        return f"row {key[len(self._store.table_id) :]!r} of {self.name}"
+
+    def tx_changes(self, transaction: Transaction) -> Collection[bytes]:
         """The table's id and the key, for each row that was written.
 
         Raises: WrongStateError: the transaction is over here.
         """
-        work = self._transactions.of_hook()
+        work = self._transactions.of(transaction)
         with work.lock:
             self._require_not_ended(work)
             keys = work.keys()
@@ -250,7 +250,7 @@ class VersionedTable:
         table_id = self._store.table_id
         return frozenset(table_id + key for key in keys)
 
-    def commit_tx(self) -> None:
+    def commit_tx(self, transaction: Transaction) -> None:
         """Make the writes durable under the transaction's pointers, in one synced batch.
 
         Raises:
@@ -258,7 +258,7 @@ class VersionedTable:
                 was not checked for conflicts.
             TransactionNotInProgressError: it had ended when the table was compacted.
         """
-        work = self._transactions.of_hook()
+        work = self._transactions.of(transaction)
         with work.lock:
             self._require_not_ended(work)
             if work.unchecked_key is not None:
@@ -270,23 +270,23 @@ class VersionedTable:
             self._store_writes(work)
             work.state = WorkState.WRITTEN
 
-    def post_commit(self) -> None:
+    def post_commit(self, transaction: Transaction) -> None:
         """The transaction has committed, and is no longer current."""
-        work = self._transactions.of_hook()
+        work = self._transactions.of(transaction)
         with work.lock:
             if not work.has_ended:
-                self._store.settle(work)
+                self._store.note_committed(work)
                 work.end(WorkState.COMMITTED)
         self._transactions.end(work)
 
-    def rollback_tx(self) -> None:
+    def rollback_tx(self, transaction: Transaction) -> None:
         """Remove every version of this transaction, durably, also those of other processes. It is
         no longer current, even if this raises. Repeating it is harmless.
 
         Raises: WrongStateError: it committed; StorageUnavailableError, DamagedRecordError: some
             versions may be left, so the transaction has to be invalidated.
         """
-        work = self._transactions.of_hook()
+        work = self._transactions.of(transaction)
         if work.state is WorkState.COMMITTED:
             raise WrongStateError(
                 f"transaction {work.transaction_id} has committed on {self.name}, and can't be "
@@ -304,11 +304,11 @@ class VersionedTable:
                 # later writes, which belong to the outer transaction, would go to it.
                 self._transactions.end(work)
 
-    def leave_tx(self) -> None:
+    def leave_tx(self, transaction: Transaction) -> None:
         """Make the transaction no longer current here, and undo nothing. For a transaction that
         ended without `post_commit` or `rollback_tx`: the start of another participant failed, or
-        the outcome of the commit is unknown. Without a current transaction it does nothing."""
-        self._transactions.leave()
+        the outcome of the commit is unknown. If it was not started here, nothing happens."""
+        self._transactions.leave(transaction)
 
     # Internal
 

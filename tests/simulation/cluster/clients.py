@@ -6,6 +6,8 @@ from base64 import b64decode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernel.exchange import Reply
+from kernel.exchange import Request as HttpRequest
 from tests.simulation.cluster.node import Process
 from tests.simulation.cluster.observations import (
     ObservedTopic,
@@ -16,8 +18,6 @@ from tests.simulation.cluster.observations import (
 )
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.observations import NEVER, Applied, Tx
-from tuff.protocol.exchange import Reply
-from tuff.protocol.exchange import Request as HttpRequest
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
 

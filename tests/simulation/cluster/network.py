@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cluster.peers import PeerRefusedError, PeerUnansweredError
+from kernel.exchange import Reply, Request, Route, problem_reply
 from tuff.protocol.errors import NotFoundError, TuffError, from_problem
-from tuff.protocol.exchange import Reply, Request, Route, problem_reply
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.node import Process
@@ -107,7 +107,7 @@ class Router:
     """Finds the route of a request, and answers it as the listener of a process does."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self._routes = [(each, each.path.split("/")) for each in routes]
+        self._routes = [(each, each.operation.path.split("/")) for each in routes]
 
     async def answer(self, method: str, target: str, request: Request) -> Reply:
         try:
@@ -123,7 +123,7 @@ class Router:
         segments = parts.path.split("/")
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
         for route, pattern in self._routes:
-            if route.method == method and len(pattern) == len(segments):
+            if route.operation.method == method and len(pattern) == len(segments):
                 pairs = list(zip(pattern, segments, strict=True))
                 if all(name.startswith("{") or name == given for name, given in pairs):
                     named = {n[1:-1]: unquote(g) for n, g in pairs if n.startswith("{")}

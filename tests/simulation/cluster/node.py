@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from cluster.rows_of_owners import RowsOfOwners
+from cluster.rows_at_owners import RowsOfOwners
 from cluster.topic_ownership import TopicOwnership
+from kernel.exchange import Reply, Request
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.cluster_member import METADATA_THREADS, ClusterMember
@@ -22,7 +23,6 @@ from tests.simulation.cluster.network import Router, SimPeers
 from tests.simulation.cluster.tables import SimOpener
 from tests.simulation.files import SimPath
 from tests.simulation.loop import Clock, Threads, VirtualLoop, below
-from tuff.protocol.exchange import Reply, Request
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Process:
         """The background thread puts rows into the tables."""
         store = self.opener.store
         if store is not None and self.ended_for is None and "tables" not in self.cut_from:
-            store.settle()
+            store.flush()
 
     def kill(self, reason: str = "killed") -> None:
         assert not self.is_running

@@ -7,7 +7,7 @@ request without a reply may have been applied or not, and may still be.
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from messaging.storage.store_ownership import LEASE_MS
+from messaging.log.store_holder import READ_LEASE_MS
 from tests.simulation import invariants
 from tests.simulation.invariants import BrokenPromiseError, require
 from tests.simulation.observations import NEVER, Applied, Observations, Tx
@@ -200,7 +200,7 @@ class ObservedTopic:
             self._check_visible(read, publish, publish.tx)
         for deletion in self.deletions:
             is_earlier = publish.completed < deletion.invoked
-            is_late = deletion.completed_ms <= read.invoked_ms - LEASE_MS
+            is_late = deletion.completed_ms <= read.invoked_ms - READ_LEASE_MS
             if is_earlier and is_late and deletion.applied is Applied.YES:
                 raise BrokenPromiseError(f"deleted: {self.id} has {payload} again")
 
@@ -230,7 +230,7 @@ class ObservedTopic:
                 return
             visible_ms = max(visible_ms, found_ms)
         if publish.id > read.next_id:
-            is_late = visible_ms <= read.invoked_ms - LEASE_MS
+            is_late = visible_ms <= read.invoked_ms - READ_LEASE_MS
             if not (is_late and read.is_caught_up) or self._may_be_deleted(publish, read):
                 return
             raise BrokenPromiseError(

@@ -49,8 +49,8 @@ BUGS = (
     planted(
         "acknowledges-without-proof-of-its-session",
         "cluster/routing.py",
-        "        if not is_proven():\n            if is_read:\n",
-        "        if False:\n            if is_read:\n",
+        "        if not is_proven():\n            if not operation.leaves_doubt:\n",
+        "        if False:\n            if not operation.leaves_doubt:\n",
     ),
     planted(
         "former-leader-does-not-know-a-transaction",
@@ -92,13 +92,13 @@ BUGS = (
     ),
     planted(
         "partitions-left-behind-by-a-move",
-        "messaging/storage/loading.py",
+        "messaging/log/loading.py",
         "            if topic.unit == unit:\n",
         "            if topic == unit:\n",
     ),
     planted(
         "end-reported-while-a-partition-has-rows",
-        "messaging/write/settle_and_mark.py",
+        "messaging/write/transaction_rows.py",
         "        return topic not in _units(self._state.index.topics([pointer]))\n",
         "        return topic not in {each.home for each in self._state.index.topics([pointer])}\n",
     ),
@@ -116,7 +116,7 @@ BUGS = (
     ),
     planted(
         "tail-cache-kept-when-a-topic-comes-back",
-        "messaging/storage/store_state.py",
+        "messaging/log/store_state.py",
         "        self.tail_cache.skip_to(last)\n        self.idle",
         "        self.idle",
     ),
@@ -163,38 +163,38 @@ BUGS = (
     ),
     planted(
         "reads-without-a-lease",
-        "messaging/storage/store_ownership.py",
-        "        if is_read:\n            await ownership.require()\n",
+        "messaging/log/store_holder.py",
+        "        if not leaves_doubt:\n            await holder_check.require()\n",
         "",
     ),
     planted(
         "deleted-topic-can-not-be-loaded",
-        "messaging/storage/loading.py",
+        "messaging/log/loading.py",
         "        if isinstance(record, TopicRecord) and record.generation > 0:\n            prefix",
         "        if isinstance(record, TopicRecord):\n            prefix",
     ),
     # Transactions over topics of several owners
     planted(
         "join-left-open-at-the-end-of-its-transaction",
-        "cluster/transactions_of_leader.py",
+        "cluster/transactions_at_leader.py",
         "        for join in joins:\n            self._close(join)\n        await self._emptied",
         "        assert joins is not None, self._emptied",
     ),
     planted(
         "topic-forgotten-before-its-owner-marked",
-        "cluster/rows_of_owners.py",
+        "cluster/rows_at_owners.py",
         "                done = []\n",
         "                done = list(asked)\n",
     ),
     planted(
         "new-leader-opens-before-all-servers-acknowledged-it",
-        "cluster/rows_of_owners.py",
+        "cluster/rows_at_owners.py",
         "        await _all(map(self._acknowledge, missing))",
         "        await asyncio.gather(*map(self._acknowledge, missing), return_exceptions=True)",
     ),
     planted(
         "owner-obeys-former-leaders",
-        "cluster/transactions_of_leader.py",
+        "cluster/transactions_at_leader.py",
         "        if epoch != self.epoch:\n            raise TransactionsUnavailableError(\n"
         '                f"this server obeys',
         "        if epoch > self.epoch:\n            raise TransactionsUnavailableError(\n"
@@ -202,32 +202,33 @@ BUGS = (
     ),
     planted(
         "final-write-after-the-leader-gave-it-up",
-        "cluster/owned_rows.py",
+        "cluster/rows_here.py",
         "        self._refused.update(writes)\n",
         "",
     ),
     planted(
         "rows-in-the-shared-tables-not-found-by-a-new-leader",
-        "cluster/rows_of_owners.py",
+        "cluster/rows_at_owners.py",
         "        await self._repeat(self._read_shared_index)\n",
         "",
     ),
     planted(
         "former-owner-of-a-topic-remembered-by-the-leader",
-        "cluster/rows_of_owners.py",
+        "cluster/rows_at_owners.py",
         "                self._ownership.forget(topic)  # that",
         "                pass  # that",
     ),
     planted(
         "set-aside-after-the-transaction-committed",
-        "cluster/rows_of_owners.py",
+        "cluster/rows_at_owners.py",
         "                await self.close(server, writes=[number])\n"
-        "            raise StorageUnavailableError(str(error)) from None\n",
-        "                pass\n            raise StorageUnavailableError(str(error)) from None\n",
+        "            raise StorageOutcomeUnknownError(str(error)) from None\n",
+        "                pass\n"
+        "            raise StorageOutcomeUnknownError(str(error)) from None\n",
     ),
     planted(
         "set-aside-at-the-leader-only",
-        "cluster/rows_of_owners.py",
+        "cluster/rows_at_owners.py",
         "            self._set_aside_at(server, pointers, topics) "
         "for server, topics in by_server.items()\n",
         "            self._set_aside_at(server, pointers, topics)\n"
@@ -242,7 +243,7 @@ BUGS = (
     ),
     planted(
         "owner-of-a-partition-not-found-by-a-commit",
-        "cluster/owned_rows.py",
+        "cluster/rows_here.py",
         "sorted({entry.topic.unit for entry in entries})",
         "sorted({entry.topic for entry in entries})",
     ),

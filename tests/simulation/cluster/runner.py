@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Callable
 
-from messaging.storage.store_ownership import LEASE_MS
+from messaging.log.store_holder import READ_LEASE_MS
 from tests.simulation.cluster.histories import LONG_WAITS_MS, WAITS_MS
 from tests.simulation.cluster.node import Process, Work
 from tests.simulation.cluster.observations import ObservedTopic
@@ -610,7 +610,7 @@ class OperationRunner:
         for each in others:
             self.world.request(each, self.clients.publish(each, topic))
         self.world.run(300)
-        self.world.pass_time(LEASE_MS + 100 + self.c % 500)
+        self.world.pass_time(READ_LEASE_MS + 100 + self.c % 500)
         self.world.request(owner, self.clients.read(owner, topic, start))
         self.world.run(100)
         self.heal()

@@ -1,10 +1,10 @@
 """The shared tables as one simulated server has them: with cuts, and commits in doubt."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from messaging.storage.engine import Rows, StoreError, TakenOverError
-from messaging.storage.hbase.journal import Member
+from messaging.engines.engine import Chunks, StoreError, TakenOverError
+from messaging.engines.hbase.journal import Member
 from tests.cluster.shared_store import SharedOpener, SharedTables, SharedTablesStore
 from tests.simulation.cluster.metadata import CutOffError
 from tuff.protocol.ids import Floor
@@ -24,7 +24,7 @@ class Caller(Protocol):
 
 
 class SimOpener:
-    """Opens the tables for one process, like `messaging.storage.hbase.store.HBaseOpener`."""
+    """Opens the tables for one process, like `messaging.engines.hbase.store.HBaseOpener`."""
 
     def __init__(self, tables: SharedTables, caller: Caller, *, now_ms: Callable[[], int]) -> None:
         self.member: Member | None = None
@@ -65,6 +65,7 @@ class SimSharedStore:
     """One opening of the tables."""
 
     has_views = False
+    packs_rows = False
 
     def __init__(self, store: SharedTablesStore, caller: Caller) -> None:
         self._store = store
@@ -78,9 +79,9 @@ class SimSharedStore:
         _reach(self._caller)
         return self._store.get(key)
 
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+    def scan(self, start: bytes, stop: bytes, **how: Any) -> Chunks:
         _reach(self._caller)
-        return self._store.scan(start, stop, reverse=reverse)
+        return self._store.scan(start, stop, **how)
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         return self._store.approximate_size(start, stop)
@@ -110,9 +111,9 @@ class SimSharedStore:
         _reach(self._caller)
         self._store.wait_until_shared()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Put the rows that wait, as the background thread does."""
-        self._store.settle()
+        self._store.flush()
 
     def close(self) -> None:
         self._store.close()

@@ -17,11 +17,12 @@ from tests.simulation.cluster.world import World
 from tests.simulation.files import mounted
 from tests.simulation.limits import limited
 from tests.simulation.operations import History
+from tests.simulation.simulation import Result
 from tx.durable_state import ServiceState
 
 ROOT = Path(__file__).resolve().parents[3]
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
-ROUND_COUNT = 60  # seeds; some three seconds
+ROUND_COUNT = 20  # seeds; some six seconds
 LONG_ROUND_COUNT = 2_000
 
 
@@ -34,37 +35,43 @@ def test_a_kept_history_breaks_no_promise(path: Path) -> None:
     assert result.failure is None, result.trace
 
 
-@pytest.mark.parametrize("first", range(0, ROUND_COUNT, 20))
-def test_random_histories_break_no_promise(first: int) -> None:
-    _play(range(first, first + 20))
+@pytest.fixture(scope="module")
+def played() -> list[tuple[Result, World]]:
+    """A round of random histories, by seed."""
+    return [play(history_of(seed)) for seed in range(ROUND_COUNT)]
+
+
+def test_random_histories_break_no_promise(played: list[tuple[Result, World]]) -> None:
+    for seed, (result, _) in enumerate(played):
+        assert result.failure is None, f"seed {seed}: {result.trace}"
 
 
 @pytest.mark.slow
 def test_many_random_histories_break_no_promise() -> None:
-    _play(range(ROUND_COUNT, LONG_ROUND_COUNT))
+    for seed in range(ROUND_COUNT, LONG_ROUND_COUNT):
+        result = run(history_of(seed))
+        assert result.failure is None, f"seed {seed}: {result.trace}"
 
 
-def test_a_seed_always_gives_the_same_run() -> None:
-    digests = [run(history_of(seed)).digest for seed in (3, 3, 4)]
+def test_a_seed_always_gives_the_same_run(played: list[tuple[Result, World]]) -> None:
+    again = run(history_of(3)).digest
 
-    assert digests[0] == digests[1]
-    assert digests[0] != digests[2]
+    assert again == played[3][0].digest
+    assert again != played[4][0].digest
 
 
-def test_a_run_does_not_depend_on_hash_randomization() -> None:
-    here = run(history_of(5)).digest
-
+def test_a_run_does_not_depend_on_hash_randomization(played: list[tuple[Result, World]]) -> None:
     program = [sys.executable, "-m", "tests.simulation", "--cluster", "--seed", "5"]
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, check=True)
 
-    assert f"digest {here}" in done.stdout.decode()
+    assert f"digest {played[5][0].digest}" in done.stdout.decode()
 
 
-def test_histories_reach_what_is_dangerous() -> None:
+def test_histories_reach_what_is_dangerous(played: list[tuple[Result, World]]) -> None:
     """Servers are fenced and replaced, topics move, transactions get new leaders; and most messages
     are acknowledged all the same."""
-    worlds = [play(history_of(seed))[1] for seed in range(20)]
+    worlds = [world for _, world in played]
 
     topics = [topic for world in worlds for topic in world.topics]
     epochs = [len({ack.owner for ack in topic.acks}) for topic in topics]
@@ -238,9 +245,3 @@ def test_an_older_copy_of_the_directory_opens_no_transactions(world: World) -> N
 
     replace_files(world, newest)
     assert start_again(world).components.transactions.status.state is ServiceState.RUNNING
-
-
-def _play(seeds: range) -> None:
-    for seed in seeds:
-        result = run(history_of(seed))
-        assert result.failure is None, f"seed {seed}: {result.trace}"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from messaging.storage.engine import Store
-from messaging.storage.store_ownership import LEASE_MS
+from kernel.exchange import Reply
+from messaging.engines.engine import Engine
+from messaging.log.store_holder import READ_LEASE_MS
 from metadata.store import MetadataError
 from process import cluster_wiring, components
 from process.settings import Settings, load
@@ -27,7 +28,6 @@ from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.loop import Clock, VirtualLoop, below
 from tests.simulation.server import StuckError
 from tuff.protocol.errors import TuffError
-from tuff.protocol.exchange import Reply
 from tuff.protocol.ids import TopicId
 
 START_MS = 1_480_000_000_000
@@ -130,7 +130,7 @@ class World:
         """Components use the simulated tables and metadata, and not those that the settings
         name."""
 
-        def opener(*_: object, **__: object) -> Callable[[], Store]:
+        def opener(*_: object, **__: object) -> Callable[[], Engine]:
             assert self._building is not None
             return self._building.opener
 
@@ -368,7 +368,7 @@ class World:
         self._become_available()
         self._end_after_moves()
         self._set_aside()
-        self.pass_time(LEASE_MS)  # from here on, no read may be old
+        self.pass_time(READ_LEASE_MS)  # from here on, no read may be old
         self.settle()
         for topic in self.topics:
             self._read_through(topic)

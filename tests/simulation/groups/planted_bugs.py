@@ -2,10 +2,28 @@
 
 from tests.simulation.planted_bugs import planted
 
-_DECISIONS = "messaging/groups/decisions.py"
-_STATE = "messaging/groups/state.py"
+_DECISIONS = "messaging/groups/member_requests.py"
+_STATE = "messaging/groups/consumer_state.py"
 
 BUGS = (
+    planted(
+        "members-that-vanish-with-a-message-not-counted",
+        _STATE,
+        'replace(each, member_id="", lost=each.lost + 1)',
+        'replace(each, member_id="")',
+    ),
+    planted(
+        "lost-beginnings-forgotten-by-the-next-member",
+        _DECISIONS,
+        "lost = before.lost if message == before.after else 0",
+        "lost = 0",
+    ),
+    planted(
+        "summary-forgets-beginnings",
+        _STATE,
+        "        yield from self.begun.values()\n",
+        "",
+    ),
     planted(
         "partition-given-out-before-its-release",
         _DECISIONS,
@@ -54,5 +72,31 @@ BUGS = (
         _DECISIONS,
         "    for partition in assigned.keys() - target:\n",
         "    for partition in assigned.keys() if state.epoch > current.epoch else ():\n",
+    ),
+    planted(
+        "start-decided-again-at-each-join",
+        _DECISIONS,
+        "return sorted({*request.topics} - state.started)",
+        "return sorted({*request.topics})",
+    ),
+    planted(
+        "summary-forgets-the-start",
+        _STATE,
+        "yield StartRecord(topics=tuple(sorted(self.started)), offsets={}, at_ms=0)",
+        "pass",
+    ),
+    planted(
+        "start-not-stored",
+        _STATE,
+        "        for partition, after in record.offsets.items():\n",
+        "        for partition, after in ():\n",
+    ),
+    planted(
+        "start-of-partitions-and-not-of-topics",
+        _DECISIONS,
+        "    return [StartRecord(topics=tuple(topics), offsets=offsets, at_ms=now_ms)] "
+        "if topics else []",
+        "    return [StartRecord(topics=tuple(topics) if offsets else (), offsets=offsets, "
+        "at_ms=now_ms)]",
     ),
 )

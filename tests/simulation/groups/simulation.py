@@ -1,23 +1,24 @@
 """A simulation of a consumer group: the coordinator's decisions and members, on a virtual clock.
 
 The network delays, repeats, reorders and loses requests and replies. Members are killed, paused for
-longer than a session, closed and started; the coordinator fails over; topics get partitions. After
-every event the promises of the group are checked (`World.check`, `Ledger`).
+longer than a session, closed and started; the coordinator fails over; topics get partitions and
+messages. After every event the promises of the group are checked (`World.check`, `Ledger`).
 """
 
 import heapq
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from messaging.groups import decisions
+from messaging.groups import member_requests
 from messaging.groups.assignors import ASSIGNORS
-from messaging.groups.decisions import Heartbeat, Sessions
-from messaging.groups.state import GroupState, MemberRecord, Record, from_bytes, to_bytes
+from messaging.groups.consumer_state import GroupState
+from messaging.groups.member_requests import Heartbeat, MemberSessions
+from messaging.groups.records import CONSUMER_RECORDS, ConsumerRecord, MemberRecord
 from tuff.protocol.errors import (
     FencedMemberEpochError,
     GroupError,
@@ -43,7 +44,8 @@ OPERATIONS = {
     "pause": 3,
     "close": 3,
     "fail_over": 1,
-    "add_partition": 1,
+    "add_partition": 2,
+    "publish": 10,
     "summarize": 1,
     "tick": 13,
 }
@@ -93,15 +95,15 @@ class Coordinator:
         """Make the state from the log, as after a failover."""
         self.state = GroupState()
         for payload in self.log:
-            self.state.apply(from_bytes(payload))
+            self.state.apply(CONSUMER_RECORDS.from_bytes(payload))
         for pointer in list(self.state.undecided):
             if pointer not in self.world.open_transactions:
                 is_committed = pointer in self.world.committed_transactions
                 self.state.end_transaction(pointer, is_committed=is_committed)
-        self.sessions = Sessions(SESSION_MS, RELEASE_MS)
+        self.sessions = MemberSessions(SESSION_MS, RELEASE_MS)
         self.sessions.begin(self.state, now_ms=self.world.now_ms)
 
-    def write(self, records: list[Record], *, is_lost: bool = False) -> None:
+    def write(self, records: list[ConsumerRecord], *, is_lost: bool = False) -> None:
         """`is_lost`: the coordinator ends before the batch is durable."""
         if is_lost:
             self.load()
@@ -110,37 +112,47 @@ class Coordinator:
             return
         before = self.world.snapshot()
         for record in records:
-            payload = to_bytes(record)
+            payload = CONSUMER_RECORDS.to_bytes(record)
             self.world.counts_of_records[json.loads(payload)["type"]] += 1
             self.log.append(payload)
-            self.state.apply(from_bytes(payload))
+            self.state.apply(CONSUMER_RECORDS.from_bytes(payload))
         self.world.check(before)
 
     def tick(self) -> None:
         now_ms, partitions = self.world.now_ms, self.world.partitions
         over = self.sessions.over(self.state, now_ms=now_ms)
         if over:
-            self.write(decisions.fence(self.state, over, partitions))
+            self.write(member_requests.fence(self.state, over, partitions))
         self.sessions.forget_others(self.state)
 
     def join(self, request: MemberRecord) -> Reply:
         self.tick()
-        records = decisions.join(self.state, request, self.world.partitions)
+        world = self.world
+        records = member_requests.join(self.state, request, world.partitions)
+        topics = member_requests.topics_to_start(self.state, request)
+        names = [each for topic in topics for each in world.partitions[topic]]
+        ends = {each: id_of(world.ends[each]) for each in names if world.is_at_latest}
+        records += member_requests.start(topics, ends, now_ms=world.now_ms)
         self.write(records, is_lost=self.world.chance.random() < 0.01)
+        world.note_subscription(request.topics)
         return self._reply(request.member_id)
 
-    def heartbeat(self, request: Heartbeat) -> Reply:
+    def heartbeat(self, request: Heartbeat, begun: Mapping[str, int]) -> Reply:
         self.tick()
-        records = decisions.heartbeat(self.state, request, self.world.partitions)
+        records = member_requests.heartbeat(self.state, request, self.world.partitions)
+        messages = {each: id_of(number) for each, number in begun.items()}
+        records += member_requests.begin(self.state, request.member_id, messages)
         self.write(records, is_lost=self.world.chance.random() < 0.01)
         return self._reply(request.member_id)
 
     def leave(self, member_id: str, *, keeps_assignment: bool) -> None:
         self.tick()
-        records = decisions.leave(
+        records = member_requests.leave(
             self.state, member_id, self.world.partitions, keeps_assignment=keeps_assignment
         )
+        self.world.leaving = member_id
         self.write(records)
+        self.world.leaving = ""
         self.sessions.heard(self.state, member_id, now_ms=self.world.now_ms)
         self.sessions.forget_others(self.state)
 
@@ -149,7 +161,7 @@ class Coordinator:
         offsets = {each: id_of(number) for each, number in commit.offsets.items()}
         if commit.pointer is not None and commit.pointer not in self.world.open_transactions:
             raise ConnectionError  # the write permit is refused
-        records = decisions.commit(
+        records = member_requests.commit(
             self.state,
             commit.member_id,
             commit.epoch,
@@ -157,6 +169,15 @@ class Coordinator:
             now_ms=self.world.now_ms,
             pointer=commit.pointer,
         )
+        for partition, start in commit.starts.items():
+            offset = self.state.offsets.get(partition)
+            before = self.world.start_of(partition)
+            if offset is not None:
+                before = max(before, offset.after.publish_timestamp_ms)
+            require(
+                start <= before,
+                f"{commit.member_id} begins {partition} at {start}, and {before} was its offset",
+            )
         for partition, grant in commit.grants.items():
             require(
                 self.world.grant_of(partition) == (commit.member_id, grant),
@@ -247,7 +268,8 @@ class Member:
             group_epoch=self.group_epoch,
             owned=frozenset(self.owned),
         )
-        return lambda: coordinator.heartbeat(heartbeat)
+        begun = {each: position + 1 for each, position in self.positions.items()}
+        return lambda: coordinator.heartbeat(heartbeat, begun)
 
     def _beat_again(self, number: int) -> None:
         if number == self.number:
@@ -347,10 +369,17 @@ class World:
         self.chance = random.Random(seed)
         self.in_transactions = self.chance.random() < 0.5
         self.now_ms = 1_000_000
+        self.leaving = ""  # the member that leaves now, and does not vanish
         self.events: list[Event] = []
         self.numbers = count()
         self.has_faults = True
         self.counts = {"a": 4, "b": self.chance.randrange(3)}
+        self.is_at_latest = self.chance.random() < 0.7
+        self.ends = Counter({"a": 5, "a:1": 8})  # how many messages each partition has
+        # The start that the group was promised: those of the partitions that existed when it
+        # subscribed to their topic for the first time.
+        self.starts: dict[str, int] = {}
+        self.subscribed: set[str] = set()
         self.members: list[Member] = []
         self.grants: dict[str, tuple[str, int]] = {}
         self.open_transactions: dict[int, list[Commit]] = {}
@@ -365,6 +394,16 @@ class World:
             topic: [topic if number == 0 else f"{topic}:{number}" for number in range(size)]
             for topic, size in self.counts.items()
         }
+
+    def note_subscription(self, topics: Iterable[str]) -> None:
+        """A member that subscribes to these topics has joined, durably."""
+        for topic in sorted({*topics} - self.subscribed):
+            self.subscribed.add(topic)
+            if self.is_at_latest:
+                self.starts |= {each: self.ends[each] for each in self.partitions[topic]}
+
+    def start_of(self, partition: str) -> int:
+        return self.starts.get(partition, 0)
 
     def grant_of(self, partition: str) -> tuple[str, int]:
         """The member that has a partition, and a number that rises with each grant."""
@@ -417,7 +456,8 @@ class World:
             self.committed_transactions.add(pointer)
             for commit in commits:
                 for partition, end in commit.offsets.items():
-                    start, before = commit.starts[partition], self.processed.get(partition, 0)
+                    start = commit.starts[partition]
+                    before = self.processed.get(partition, self.start_of(partition))
                     require(
                         start == before,
                         f"{commit.member_id} processed {partition} from {start} on, and {before} "
@@ -453,8 +493,28 @@ class World:
                 after is not None and after.after >= offset.after,
                 f"the offset of {partition} went back",
             )
+        self._check_beginnings(before)
         self._check_that_nothing_is_interrupted(before)
         self._check_that_one_member_works()
+
+    def _check_beginnings(self, before: GroupState) -> None:
+        """A beginning is lost with a member that is fenced, and with no other."""
+        state = self.coordinator.state
+        for partition, was in before.begun.items():
+            vanished = was.member_id and was.member_id not in state.members
+            lost = was.lost + bool(vanished and was.member_id != self.leaving)
+            found = state.begun.get(partition)
+            offset = state.offsets.get(partition)
+            if found is not None and found.after == was.after:
+                require(
+                    found.lost == lost,
+                    f"{found.lost} members, and not {lost}, vanished with what they began in "
+                    f"{partition}",
+                )
+            elif lost:
+                is_done = offset is not None and offset.after >= was.after
+                is_later = found is not None and found.after > was.after
+                require(is_done or is_later, f"lost beginnings in {partition} are forgotten")
 
     def _check_that_nothing_is_interrupted(self, before: GroupState) -> None:
         state = self.coordinator.state
@@ -521,15 +581,24 @@ class World:
             member.paused_until_ms = self.now_ms + pause_ms
 
     def _fail_over(self) -> None:
+        before = self.snapshot()
         self.coordinator.load()
+        self._check_beginnings(before)
 
     def _add_partition(self) -> None:
         if sum(self.counts.values()) < PARTITIONS_COUNT_MAX:
             self.counts[self.chance.choice(TOPICS)] += 1
 
+    def _publish(self) -> None:
+        for partitions in self.partitions.values():
+            for each in partitions:
+                self.ends[each] += self.chance.randrange(3)
+
     def _summarize(self) -> None:
         if not self.coordinator.state.undecided:
-            self.coordinator.log = [*map(to_bytes, self.coordinator.state.summary())]
+            self.coordinator.log = [
+                *map(CONSUMER_RECORDS.to_bytes, self.coordinator.state.summary())
+            ]
 
     def _tick(self) -> None:
         self.coordinator.tick()

@@ -5,7 +5,7 @@ from tests.simulation.planted_bugs import planted
 _STATE = "messaging/groups/share_state.py"
 _GROUPS = "messaging/groups/share_groups.py"
 _READS = "messaging/groups/share_reads.py"
-_UNDECIDED = "messaging/groups/undecided.py"
+_LOGS = "messaging/groups/group_logs.py"
 
 BUGS = (
     planted(
@@ -29,7 +29,7 @@ BUGS = (
     planted(
         "release-leaves-the-token",
         _STATE,
-        "        self._messages[message_id].delivery = self._deliveries_count\n",
+        "        message.delivery = self._deliveries_count  # its token is of no use any more\n",
         "",
     ),
     planted(
@@ -53,8 +53,50 @@ BUGS = (
     planted(
         "summary-without-the-set-above-the-low-mark",
         _STATE,
-        "return summary_of(self.low, [*done, *sorted(self._ahead)])",
-        "return summary_of(self.low, [])",
+        "        done += sorted(self._ahead)\n",
+        "        done = []\n",
+    ),
+    planted(
+        "summary-without-attempts",
+        _STATE,
+        "_tried_records([*tried, *self._tries.values()])",
+        "_tried_records([])",
+    ),
+    planted(
+        "attempts-and-delays-forgotten-at-a-load",
+        _STATE,
+        "                    self._tries[tries.id] = tries\n",
+        "",
+    ),
+    planted(
+        "delays-forgotten-at-a-load",
+        _STATE,
+        "        if tries.due_ms:\n",
+        "        if False:\n",
+    ),
+    planted(
+        "release-that-is-not-written",
+        _STATE,
+        "            *_tried_records(tried),\n",
+        "",
+    ),
+    planted(
+        "unbegun-message-counts-as-an-attempt",
+        _STATE,
+        "        if each.attempt in (AttemptReport.BEGUN, None):\n",
+        "        if True:\n",
+    ),
+    planted(
+        "death-of-a-worker-is-no-attempt",
+        _STATE,
+        "            message.attempts += 1 + message.is_suspect\n",
+        "",
+    ),
+    planted(
+        "message-that-may-have-killed-is-given-out-with-others",
+        _STATE,
+        "                message.is_alone = True\n                message.is_suspect",
+        "                message.is_suspect",
     ),
     planted(
         "key-order-broken",
@@ -83,14 +125,14 @@ BUGS = (
     ),
     planted(
         "aborted-acceptance-counts",
-        _UNDECIDED,
-        "return {each: rows[each] in committed for each in ended}",
-        "return dict.fromkeys(ended, True)",
+        _LOGS,
+        "is_committed=first.to_bytes() in committed)",
+        "is_committed=True)",
     ),
     planted(
         "two-transactions-accept",
         _STATE,
-        "            is_same = undecided == pointer or each.action is Action.RENEW\n",
+        "            is_same = undecided == pointer or each.action is LeaseAction.RENEW\n",
         "            is_same = True\n",
     ),
     planted(
@@ -113,8 +155,8 @@ BUGS = (
     ),
     planted(
         "log-truncated-before-an-open-transaction",
-        _GROUPS,
-        "min([published.first, *found.rows.values()])",
+        _LOGS,
+        "min([published.first, *group.undecided.values()])",
         "published.first",
     ),
 )

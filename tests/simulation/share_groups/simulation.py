@@ -14,22 +14,22 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count
 
-from messaging.groups import share_groups
+from messaging.groups import group_logs
 from messaging.groups.share_groups import Given, LeaseRequest
-from messaging.groups.share_records import Order
-from messaging.groups.share_state import Acknowledgement, Action, Outcome, Token
+from messaging.groups.share_state import Acknowledgement, ProcessingOrder, Token
 from messaging.service import MessagingService
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, World
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import LeaseLostError
 from tuff.protocol.ids import TopicId
+from tuff.protocol.leases import AttemptReport, LeaseAction, LeaseOutcome
 from tuff.protocol.requests import PublishRequest
 
 GROUP = "workers"
 LEASE_MS = 1_000
 WINDOW = 12  # messages; small, so that it fills
-SUMMARY_IDS_MIN = 4
+SUMMARY_BYTES_MIN = 250  # four acknowledged messages
 KEYS = (None, b"a", b"b")
 # Events and how frequent they are.
 EVENTS = {
@@ -64,6 +64,11 @@ class Known:
     last: Token | None = None  # the newest delivery, unless it was released
     is_open: bool = False  # earlier deliveries count, too: the server has forgotten the newest
     held_until_ms: int = 0  # on the present server
+    waits_until_ms: int = 0  # for its retry, on every server
+    is_begun: bool = False  # by the newest delivery, and not said how it ended
+    attempts_min: int = 0  # that are over, as workers or ends of leases have said
+    attempts_sure: int = 0  # of these, those that were written when the worker was answered
+    attempts_max: int = 0
     done_by: Token | None = None
 
 
@@ -71,7 +76,7 @@ class Known:
 class Judge:
     """Checks replies against everything that happened."""
 
-    order: Order
+    order: ProcessingOrder
     messages: dict[bytes, Known] = field(default_factory=dict)  # by payload, in order
 
     def gave(self, given: Given, *, now_ms: int) -> None:
@@ -82,33 +87,60 @@ class Judge:
         require(not known.is_done, f"{name} was given out, and is done")
         require(known.undecided is None, f"{name} was given out, and its acceptance is undecided")
         require(known.held_until_ms <= now_ms, f"{name} was given out while another has it")
+        require(known.waits_until_ms <= now_ms, f"{name} was given out before its retry")
         require(known.last != given.lease.token, f"{name} has a token twice")
-        if self.order is Order.KEY and known.key is not None:
+        if self.order is ProcessingOrder.KEY and known.key is not None:
             for each in self.messages.values():
                 is_before = each.key == known.key and each.number < known.number
                 require(each.is_done or not is_before, f"{name} was given out before {each.number}")
-        known.last, known.is_open = given.lease.token, False
+        known.attempts_min += known.is_begun
+        over = given.lease.attempts - 1
+        require(over >= known.attempts_min, f"{name} had {known.attempts_min} attempts, not {over}")
+        require(over <= known.attempts_max, f"{name} had {known.attempts_max} attempts, not {over}")
+        known.attempts_max += 1
+        known.last, known.is_open, known.is_begun = given.lease.token, False, False
         known.held_until_ms = given.lease.until_ms
 
+    def gave_together(self, given: list[Given]) -> None:
+        """Before `gave` of each."""
+        for each in given:
+            known = self.messages.get(each.payload)
+            if known is not None and known.last is not None and not known.is_open:
+                require(len(given) == 1, f"message {known.number} was not given out alone")
+
     def acknowledged(
-        self, given: Given, action: Action, outcome: Outcome, *, ms: int, now_ms: int
+        self,
+        given: Given,
+        action: LeaseAction,
+        outcome: LeaseOutcome,
+        *,
+        attempt: AttemptReport | None,
+        ms: int,
+        now_ms: int,
     ) -> None:
         known = self.messages[given.payload]
-        if outcome is Outcome.LEASE_LOST:
+        if outcome is LeaseOutcome.LEASE_LOST:
             return
         is_repeated = known.done_by == given.lease.token
-        if action is Action.RENEW and known.undecided is not None:
+        if action is LeaseAction.RENEW and known.undecided is not None:
             return
         if known.is_done:
             require(is_repeated, f"message {known.number} is done, and was acknowledged again")
             return
         self._require_last(known, given)
-        if action in (Action.ACCEPT, Action.REJECT):
+        if action in (LeaseAction.ACCEPT, LeaseAction.REJECT):
             known.is_done, known.done_by = True, given.lease.token
-        else:
+        elif action is LeaseAction.RENEW:
             known.held_until_ms = now_ms + ms
-        if action is Action.RELEASE:
-            known.last, known.is_open = None, False
+            known.is_begun |= attempt is AttemptReport.BEGUN
+        else:
+            known.last, known.is_open, known.is_begun = None, False, False
+            known.held_until_ms, known.waits_until_ms = 0, now_ms + ms
+            if attempt is AttemptReport.NONE:
+                known.attempts_max -= 1
+            elif attempt is not AttemptReport.UNKNOWN:
+                known.attempts_min += 1
+            known.attempts_sure = known.attempts_min
 
     def accepted_in(self, given: Given, pointer: int) -> None:
         known = self.messages[given.payload]
@@ -134,6 +166,12 @@ class Judge:
     def failed_over(self) -> None:
         for known in self.messages.values():
             known.held_until_ms, known.is_open = 0, True
+            # The newest beginning may not be in the log. If it is, it may be counted twice: when
+            # the worker releases the message, the new server does not know that it means this one.
+            # If it is not, the one before may be taken for it.
+            known.is_begun = False
+            known.attempts_min = max(known.attempts_sure, known.attempts_min - 1)
+            known.attempts_max += 1
 
     def require_all_done(self) -> None:
         left = [each.number for each in self.messages.values() if not each.is_done]
@@ -201,7 +239,7 @@ class Run:
     def __init__(self, seed: int, servers: Servers) -> None:
         self.chance = random.Random(seed)
         self.servers = servers
-        self.order = self.chance.choice(list(Order))
+        self.order = self.chance.choice(list(ProcessingOrder))
         self.judge = Judge(self.order)
         self.held: list[Given] = []
         self.publishing: dict[int, list[Known]] = {}  # transactions that published
@@ -228,7 +266,7 @@ class Run:
         for _ in range(len(self.judge.messages) + 1):
             self.servers.world.clock.now_ms += 2 * LEASE_MS
             for each in await self._leased(WINDOW):
-                await self._done(each, Action.ACCEPT)
+                await self._done(each, LeaseAction.ACCEPT)
         self.judge.require_all_done()
 
     async def _publish(self) -> None:
@@ -246,7 +284,7 @@ class Run:
         del self.held[:-8]  # as if these workers were killed
 
     async def _acknowledge(self) -> None:
-        action = self.chance.choice(list(Action))
+        action = self.chance.choice(list(LeaseAction))
         for each in self._some():
             await self._done(each, action)
             if self.chance.random() < 0.2:  # the reply was lost, and the worker repeats it
@@ -257,8 +295,8 @@ class Run:
         self.accepting.add(pointer)
         for each in self._some():
             with suppress(LeaseLostError):
-                (outcome,) = await self._asked(each, Action.ACCEPT, None, pointer)
-                require(outcome is Outcome.ACCEPTED, f"{outcome} within a transaction")
+                (outcome,) = await self._asked(each, LeaseAction.ACCEPT, None, pointer)
+                require(outcome is LeaseOutcome.ACCEPTED, f"{outcome} within a transaction")
                 self.judge.accepted_in(each, pointer)
 
     async def _end_transaction(self) -> None:
@@ -276,21 +314,32 @@ class Run:
 
     async def _leased(self, number: int) -> list[Given]:
         groups = self.servers.service.share_groups
-        given = await groups.lease(AUDIT, GROUP, LeaseRequest(count=number))
+        _, given = await groups.lease(AUDIT, GROUP, LeaseRequest(count=number))
+        self.judge.gave_together(given)
         for each in given:
             self.judge.gave(each, now_ms=self.now_ms)
+        if given:
+            self.judge.messages[given[0].payload].is_begun = True
         return given
 
-    async def _done(self, given: Given, action: Action) -> None:
+    async def _done(self, given: Given, action: LeaseAction) -> None:
         ms = self.chance.choice((1, 200, 2_000))
-        (outcome,) = await self._asked(given, action, ms, None)
+        attempt = self.chance.choice([None, *AttemptReport])
+        (outcome,) = await self._asked(given, action, ms, None, attempt)
         self.counts[outcome] += 1
-        self.judge.acknowledged(given, action, outcome, ms=ms, now_ms=self.now_ms)
+        self.judge.acknowledged(given, action, outcome, attempt=attempt, ms=ms, now_ms=self.now_ms)
 
     async def _asked(
-        self, given: Given, action: Action, ms: int | None, pointer: int | None
-    ) -> list[Outcome]:
-        request = Acknowledgement(id=given.lease.id, token=given.lease.token, action=action, ms=ms)
+        self,
+        given: Given,
+        action: LeaseAction,
+        ms: int | None,
+        pointer: int | None,
+        attempt: AttemptReport | None = None,
+    ) -> list[LeaseOutcome]:
+        request = Acknowledgement(
+            id=given.lease.id, token=given.lease.token, action=action, ms=ms, attempt=attempt
+        )
         groups = self.servers.service.share_groups
         return await groups.acknowledge(AUDIT, GROUP, [request], pointer=pointer)
 
@@ -328,14 +377,14 @@ class Run:
 
 async def simulated(seed: int, event_count: int) -> Run:
     """The run of a seed. Raises: BrokenPromiseError."""
-    before, share_groups.SUMMARY_IDS_MIN = share_groups.SUMMARY_IDS_MIN, SUMMARY_IDS_MIN
+    before, group_logs.SUMMARY_BYTES_MIN = group_logs.SUMMARY_BYTES_MIN, SUMMARY_BYTES_MIN
     try:
         async with AsyncExitStack() as stack:
             run = Run(seed, Servers(stack, is_cluster=seed % 2 == 1))
             await run.run(event_count)
             return run
     finally:
-        share_groups.SUMMARY_IDS_MIN = before
+        group_logs.SUMMARY_BYTES_MIN = before
 
 
 def failures(seeds: range, event_count: int) -> Iterator[str]:

@@ -3,7 +3,7 @@ package tuff.observer;
 /**
  * What retention does with a row.
  *
- * <p>The rule is that of the server ({@code decide} in messaging/retention/expiry.py), repeated
+ * <p>The rule is that of the server ({@code decide} in messaging/model/expiry.py), repeated
  * since HBase loads only JVM classes. Both are tested with the same golden cases. Neither reads a
  * clock: the time is that of the state.
  */

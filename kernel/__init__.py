@@ -1,0 +1,1 @@
+"""What the components of the server share: requests, replies, the event loop, log events."""

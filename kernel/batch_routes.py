@@ -1,0 +1,44 @@
+"""Routes whose handler gets a list of requests; kernel/exchange.py says how it answers them."""
+
+import asyncio
+from collections.abc import Callable
+
+from kernel.exchange import ManyHandler, Reply, Request, Route, begin_many
+from tuff.protocol.operations import Operation
+
+
+def batch_route(operation: Operation, many: ManyHandler) -> Route:
+    """The route of an operation whose handler gets a list of requests."""
+
+    async def handler(request: Request) -> Reply:
+        call = AwaitedCall()
+        begin_many(many, [request.of_call(call)])
+        return await call.done
+
+    return Route(operation, handler, many)
+
+
+class AwaitedCall:
+    """A call for whose reply its caller waits."""
+
+    __slots__ = ("_watchers", "done", "is_answered")
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.is_answered = False
+        self._watchers: list[Callable[[Reply | Exception], None]] = []
+
+    def watch(self, watcher: Callable[[Reply | Exception], None]) -> None:
+        self._watchers.append(watcher)
+
+    def reply(self, reply: Reply | Exception) -> None:
+        assert not self.is_answered, f"a second reply: {reply}"
+        self.is_answered = True
+        for watcher in reversed(self._watchers):
+            watcher(reply)
+        if self.done.cancelled():
+            return  # the caller waits no more
+        if isinstance(reply, Exception):
+            self.done.set_exception(reply)
+        else:
+            self.done.set_result(reply)

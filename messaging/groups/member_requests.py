@@ -1,0 +1,441 @@
+"""Decisions of the group coordinator: from the state and a request to records and a reply. Pure.
+
+The protocol is that of Kafka's consumer groups (KIP-848). Members only heartbeat. The coordinator
+computes a target assignment for each group epoch, and brings each member to it (reconciliation):
+it takes partitions away first, and gives one out once its former member has reported that it
+released it, or was fenced. Partitions that do not move are not interrupted: a member commits with
+any epoch since which it has had the partition.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from messaging.groups.assignors import ASSIGNORS, PartitionNames
+from messaging.groups.consumer_state import GroupState
+from messaging.groups.records import (
+    LEFT_STATIC,
+    AssignmentRecord,
+    BegunRecord,
+    ConsumerRecord,
+    MemberLeftRecord,
+    MemberRecord,
+    OffsetRecord,
+    ResetRecord,
+    StartRecord,
+    TargetRecord,
+)
+from tuff.protocol.errors import (
+    FencedMemberEpochError,
+    GroupNotEmptyError,
+    PartitionNotAssignedError,
+    StaleMemberEpochError,
+    TooManyMembersError,
+    UnknownMemberError,
+    UnreleasedInstanceIdError,
+)
+from tuff.protocol.ids import MessageId
+
+MEMBERS_COUNT_MAX = 1_000  # of a group; a target is computed on the event loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A member is alive, and has exactly the partitions `owned`, less than it is assigned once it
+    released some. `group_epoch` is that of the last reply that it has acted on: a late heartbeat
+    must not release what it had not received yet."""
+
+    member_id: str
+    epoch: int
+    group_epoch: int
+    owned: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSessions:
+    """When members were heard of. Not durable: a new coordinator gives each a whole session.
+
+    `ends_ms` has the end of each session, and `releases_ms` the time by which a member has to have
+    released the partitions that are taken from it.
+    """
+
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    ends_ms: dict[str, int] = field(default_factory=dict)
+    releases_ms: dict[str, int] = field(default_factory=dict)
+
+    def begin(self, state: GroupState, *, now_ms: int) -> None:
+        """Every member was heard of now."""
+        for member_id in state.members:
+            self.heard(state, member_id, now_ms=now_ms)
+
+    def heard(self, state: GroupState, member_id: str, *, now_ms: int) -> None:
+        """The member sent a request, which has been applied."""
+        self.ends_ms[member_id] = now_ms + self.session_timeout_ms
+        current = state.current.get(member_id)
+        if current is not None and current.revoking:
+            self.releases_ms.setdefault(member_id, now_ms + self.rebalance_timeout_ms)
+        else:
+            self.releases_ms.pop(member_id, None)
+
+    def forget_others(self, state: GroupState) -> None:
+        """Forget members that are in the group no more."""
+        for times in (self.ends_ms, self.releases_ms):
+            for member_id in [each for each in times if each not in state.members]:
+                del times[member_id]
+
+    def over(self, state: GroupState, *, now_ms: int) -> list[str]:
+        """The members to be fenced, by id."""
+        ends = (self.ends_ms, self.releases_ms)
+        return sorted(
+            each
+            for each in state.members
+            if any(times.get(each, now_ms + 1) <= now_ms for times in ends)
+        )
+
+    @property
+    def next_end_ms(self) -> int | None:
+        """When a member may have to be fenced; None without members."""
+        return min((*self.ends_ms.values(), *self.releases_ms.values()), default=None)
+
+
+def join(
+    state: GroupState, request: MemberRecord, partitions: PartitionNames
+) -> list[ConsumerRecord]:
+    """A member joins, under an id that it chose: `request` is its record. Repeating it changes
+    nothing.
+
+    Raises:
+        UnreleasedInstanceIdError: another member has that instance id.
+        TooManyMembersError: the group is full.
+    """
+    former_id = state.instances.get(request.instance_id or "")
+    if (
+        former_id is not None
+        and former_id != request.member_id
+        and state.current[former_id].epoch != LEFT_STATIC
+    ):
+        raise UnreleasedInstanceIdError(
+            f"the member {former_id} has the instance id {request.instance_id}; close it, or wait "
+            "until its session is over"
+        )
+    known = state.members.get(request.member_id)
+    if known is not None and state.current[request.member_id].epoch != LEFT_STATIC:
+        return _changed(state, known, request, partitions)
+    draft = _Draft(state)
+    if former_id is not None:
+        _take_over(draft, former_id, request)
+    elif len(state.members) >= MEMBERS_COUNT_MAX:
+        raise TooManyMembersError(f"the group has {MEMBERS_COUNT_MAX} members, which is the most")
+    draft.add(request)
+    if request.member_id not in draft.state.current:
+        draft.add(_no_assignment(request.member_id))
+    if former_id is None or _is_other(state.members[former_id], request):
+        _retarget(draft, partitions)
+    _reconcile(draft, request.member_id)
+    return draft.records
+
+
+def topics_to_start(state: GroupState, request: MemberRecord) -> list[str]:
+    """The topics that the group has never subscribed to before this request."""
+    return sorted({*request.topics} - state.started)
+
+
+def start(
+    topics: Sequence[str], offsets: Mapping[str, MessageId], *, now_ms: int
+) -> list[ConsumerRecord]:
+    """Where a group begins in topics that it subscribes to for the first time: behind `offsets`,
+    and at the beginning of all other partitions, also of those that are added later."""
+    return [StartRecord(topics=tuple(topics), offsets=offsets, at_ms=now_ms)] if topics else []
+
+
+def heartbeat(
+    state: GroupState, request: Heartbeat, partitions: PartitionNames
+) -> list[ConsumerRecord]:
+    """
+    Raises:
+        UnknownMemberError: the member has to join again.
+        FencedMemberEpochError: it has another epoch; it gives up its partitions, and joins again.
+    """
+    current = _require_member(state, request.member_id)
+    is_present = request.epoch == current.epoch
+    # The reply to its last heartbeat may have been lost.
+    missed_reply = request.epoch == current.previous_epoch and (
+        request.owned <= current.assigned.keys()
+    )
+    if not (is_present or missed_reply):
+        raise FencedMemberEpochError(
+            f"the member {request.member_id} has the epoch {current.epoch}, and not "
+            f"{request.epoch}; give up all partitions, and join again"
+        )
+    if _has_target(state, current) and state.partitions == _subscribed(state, partitions):
+        return []
+    draft = _Draft(state)
+    if state.partitions != _subscribed(state, partitions):
+        _retarget(draft, partitions)
+    _reconcile(draft, request.member_id, request)
+    return draft.records
+
+
+def leave(
+    state: GroupState, member_id: str, partitions: PartitionNames, *, keeps_assignment: bool
+) -> list[ConsumerRecord]:
+    """The member closed. `keeps_assignment`: a static member, which is expected back within a
+    session. Raises: UnknownMemberError."""
+    current = _require_member(state, member_id)
+    draft = _Draft(state)
+    if keeps_assignment and state.members[member_id].instance_id is not None:
+        draft.add(
+            AssignmentRecord(
+                member_id=member_id,
+                epoch=LEFT_STATIC,
+                previous_epoch=LEFT_STATIC,
+                assigned=current.kept,
+                revoking={},  # it consumes nothing any more
+            )
+        )
+        return draft.records
+    if any(each.member_id == member_id for each in state.begun.values()):
+        # It closed, and did not vanish with the messages that it had begun.
+        draft.add(replace(current, assigned={}, revoking={}))
+    draft.add(MemberLeftRecord(member_id=member_id))
+    _retarget(draft, partitions)
+    return draft.records
+
+
+def begin(
+    state: GroupState, member_id: str, begun: Mapping[str, MessageId]
+) -> list[ConsumerRecord]:
+    """A member has begun these messages of its partitions. Late reports count as little as those of
+    partitions that it does not have: a message is begun once by each member that has it."""
+    records: list[ConsumerRecord] = []
+    for partition, message in begun.items():
+        before, offset = state.begun.get(partition), state.offsets.get(partition)
+        if state.owners.get(partition) != member_id:
+            continue
+        if offset is not None and message <= offset.after:
+            continue
+        lost = 0
+        if before is not None:
+            if message < before.after or (message, member_id) == (before.after, before.member_id):
+                continue
+            lost = before.lost if message == before.after else 0
+        records.append(
+            BegunRecord(partition=partition, after=message, member_id=member_id, lost=lost)
+        )
+    return records
+
+
+def fence(
+    state: GroupState, member_ids: Iterable[str], partitions: PartitionNames
+) -> list[ConsumerRecord]:
+    """Remove members, whose partitions are free at once."""
+    draft = _Draft(state)
+    for member_id in member_ids:
+        draft.add(MemberLeftRecord(member_id=member_id))
+    _retarget(draft, partitions)
+    return draft.records
+
+
+def commit(
+    state: GroupState,
+    member_id: str,
+    epoch: int,
+    offsets: Mapping[str, MessageId],
+    *,
+    now_ms: int,
+    pointer: int | None = None,
+) -> list[ConsumerRecord]:
+    """Commit offsets of partitions that the member has had since this epoch, or before.
+
+    Raises:
+        UnknownMemberError, StaleMemberEpochError: the member never had this epoch.
+        PartitionNotAssignedError: it does not have a partition, or lost it after this epoch.
+    """
+    current = _require_member(state, member_id)
+    if not 0 < epoch <= current.epoch:
+        raise StaleMemberEpochError(
+            f"the member {member_id} has the epoch {current.epoch}, and not {epoch}",
+            members={"memberEpoch": current.epoch},
+        )
+    lost = sorted(each for each in offsets if current.assigned.get(each, epoch + 1) > epoch)
+    if lost:
+        raise PartitionNotAssignedError(
+            f"the member {member_id} does not have {', '.join(lost[:10])} in the epoch {epoch}",
+            members={"partitions": lost},
+        )
+    return [
+        OffsetRecord(
+            partition=partition, after=after, member_id=member_id, at_ms=now_ms, pointer=pointer
+        )
+        for partition, after in offsets.items()
+    ]
+
+
+def reset(
+    state: GroupState,
+    offsets: Mapping[str, MessageId | None],
+    *,
+    now_ms: int,
+    undecided: Iterable[str] = (),
+) -> list[ConsumerRecord]:
+    """Set or forget (None) offsets. `undecided`: the partitions with commits in transactions in
+    progress.
+
+    Raises:
+        GroupNotEmptyError: a member has one of the partitions, or its offset is undecided.
+    """
+    taken = sorted(each for each in offsets if each in state.owners)
+    if taken:
+        raise GroupNotEmptyError(
+            f"members have {', '.join(taken[:10])}; close them first, or wait until their session "
+            "is over"
+        )
+    waiting = sorted({*offsets} & {*undecided})
+    if waiting:
+        raise GroupNotEmptyError(
+            f"a transaction in progress commits offsets of {', '.join(waiting[:10])}; wait until "
+            "it has ended"
+        )
+    return [
+        ResetRecord(partition=partition, after=after, at_ms=now_ms)
+        for partition, after in offsets.items()
+    ]
+
+
+class _Draft:
+    """A copy of a state, and the records that were applied to it."""
+
+    def __init__(self, state: GroupState) -> None:
+        self.state = state.copy_of_members()
+        self.records: list[ConsumerRecord] = []
+
+    def add(self, record: ConsumerRecord) -> None:
+        self.state.apply(record)
+        self.records.append(record)
+
+
+def _require_member(state: GroupState, member_id: str) -> AssignmentRecord:
+    current = state.current.get(member_id)
+    if current is None or current.epoch == LEFT_STATIC:
+        raise UnknownMemberError(
+            f"the group has no member {member_id}: it left, or its session is over; join again"
+        )
+    return current
+
+
+def _is_other(member: MemberRecord, request: MemberRecord) -> bool:
+    return (set(member.topics), member.assignor) != (set(request.topics), request.assignor)
+
+
+def _changed(
+    state: GroupState, known: MemberRecord, request: MemberRecord, partitions: PartitionNames
+) -> list[ConsumerRecord]:
+    """A member that joins again: its first join was executed already, or it gave up all partitions
+    after it was fenced. The next heartbeat says which it has."""
+    draft = _Draft(state)
+    if request != known:
+        draft.add(request)
+    if _is_other(known, request):
+        _retarget(draft, partitions)
+        _reconcile(draft, request.member_id)
+    return draft.records
+
+
+def _take_over(draft: _Draft, former_id: str, request: MemberRecord) -> None:
+    """Give the assignment and the target of a static member that left to its next process."""
+    former = draft.state.current[former_id]
+    target = {
+        request.member_id if member_id == former_id else member_id: each
+        for member_id, each in draft.state.target.items()
+    }
+    draft.add(MemberLeftRecord(member_id=former_id))
+    draft.add(
+        TargetRecord(
+            epoch=draft.state.epoch,
+            assignor=draft.state.assignor,
+            partitions=draft.state.partitions,
+            target=target,
+        )
+    )
+    draft.add(
+        AssignmentRecord(
+            member_id=request.member_id,
+            epoch=draft.state.epoch,
+            previous_epoch=0,
+            assigned=former.assigned,
+            revoking={},
+        )
+    )
+
+
+def _no_assignment(member_id: str) -> AssignmentRecord:
+    return AssignmentRecord(
+        member_id=member_id, epoch=0, previous_epoch=0, assigned={}, revoking={}
+    )
+
+
+def _subscribed(state: GroupState, partitions: PartitionNames) -> dict[str, tuple[str, ...]]:
+    topics = {topic for member in state.members.values() for topic in member.topics}
+    return {topic: tuple(partitions.get(topic, ())) for topic in sorted(topics)}
+
+
+def _retarget(draft: _Draft, partitions: PartitionNames) -> None:
+    """Begin the next group epoch, with a target for the present members and partitions."""
+    state = draft.state
+    votes = Counter(member.assignor for member in state.members.values())
+    assignor = min(votes, key=lambda name: (-votes[name], name), default="")
+    subscribed = _subscribed(state, partitions)
+    subscriptions = {member_id: member.topics for member_id, member in state.members.items()}
+    target: dict[str, tuple[str, ...]] = {}
+    if assignor:
+        target = ASSIGNORS[assignor](subscriptions, subscribed, _assigned(state))
+    draft.add(
+        TargetRecord(epoch=state.epoch + 1, assignor=assignor, partitions=subscribed, target=target)
+    )
+
+
+def _assigned(state: GroupState) -> dict[str, tuple[str, ...]]:
+    """What each member would have if the last target were reached: what sticks to it."""
+    return {member_id: state.target.get(member_id, ()) for member_id in state.members}
+
+
+def _has_target(state: GroupState, current: AssignmentRecord) -> bool:
+    """Whether a member has reached the target."""
+    return (
+        current.epoch == state.epoch
+        and not current.revoking
+        and current.assigned.keys() == set(state.target.get(current.member_id, ()))
+    )
+
+
+def _reconcile(draft: _Draft, member_id: str, reported: Heartbeat | None = None) -> None:
+    """Bring a member nearer to the target: as long as it has partitions to release, it gets no
+    others."""
+    state = draft.state
+    current, target = state.current[member_id], set(state.target.get(member_id, ()))
+    released = {
+        partition
+        for partition, epoch in current.revoking.items()
+        if reported is not None
+        and reported.group_epoch >= epoch
+        and partition not in reported.owned
+    }
+    assigned = {each: since for each, since in current.assigned.items() if each not in released}
+    revoking = {each: since for each, since in current.revoking.items() if each not in released}
+    for partition in assigned.keys() - target:
+        revoking.setdefault(partition, state.epoch)
+    epoch = current.epoch
+    if not revoking:
+        epoch = state.epoch
+        free = [each for each in sorted(target - assigned.keys()) if each not in state.owners]
+        assigned |= dict.fromkeys(free, epoch)
+    changed = AssignmentRecord(
+        member_id=member_id,
+        epoch=epoch,
+        previous_epoch=current.epoch if epoch != current.epoch else current.previous_epoch,
+        assigned=assigned,
+        revoking=revoking,
+    )
+    if changed != current:
+        draft.add(changed)

@@ -1,1 +1,0 @@
-"""The engines below the three tables: bytes in, bytes out."""

@@ -1,0 +1,228 @@
+"""Transactions belong to the principal that started them, and principals have quotas."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.http.client import JSON, Reply, ok, refused
+from tests.http.process import ServerProcess, serve
+from tests.secret_values import hash_of_token, token_of
+from tuff import Client as TuffClient
+from tuff import TopicId
+
+ALL = 'allow = ["create", "publish", "read", "transact"]'
+NAMES = {"alice": ALL, "bob": ALL, "admin": 'allow = ["publish", "transact", "administer"]'}
+CALLS = ("can-commit", "commit", "prepare", "resolve", "abort", "invalidate", "checkpoint", "renew")
+
+
+def access_file(quotas: str = "") -> str:
+    return "\n".join(
+        f'[principals.{name}]\ntokens = ["{hash_of_token(name)}"]\n{quotas}\n'
+        f"[[principals.{name}.rights]]\n{allow}"
+        for name, allow in NAMES.items()
+    )
+
+
+class Home:
+    """A server with an access file, and calls as one of its principals."""
+
+    def __init__(self, home: Path, quotas: str = "") -> None:
+        self._home = home
+        self._file = home / "access.toml"
+        self._file.write_text(access_file(quotas))
+        self.server = self._serve()
+
+    def _serve(self) -> ServerProcess:
+        return serve(self._home, f"server.access_file={self._file}")
+
+    def kill_and_start(self) -> None:
+        self.server.kill()
+        self.server = self._serve()
+
+    def send(self, name: str, path: str, body: bytes | None = b"{}", method: str = "POST") -> Reply:
+        headers = {"Authorization": f"Bearer {token_of(name)}"}
+        return self.server.client().send(method, path, body, content_type=JSON, headers=headers)
+
+    def start(self, name: str, body: bytes = b"{}") -> str:
+        started = self.send(name, "/v1/transactions", body)
+        assert started.status == 201, started
+        return f"/v1/transactions/{started.json['transactionId']}"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path)
+    yield made
+    made.server.end()
+
+
+@pytest.mark.parametrize("takes_snapshot", [False, True], ids=["log", "snapshot"])
+def test_nobody_else_changes_or_ends_a_transaction_also_after_a_crash(
+    home: Home, *, takes_snapshot: bool
+) -> None:
+    path = home.start("alice", b'{"timeout": 600}')
+    ok(home.send("alice", f"{path}/can-commit", b'{"changes": ["a"]}'))  # makes the start durable
+    if takes_snapshot:
+        ok(home.send("admin", "/v1/transactions/snapshot"))
+    for _ in range(2):
+        for call in CALLS:
+            refused(home.send("bob", f"{path}/{call}"), 403, "forbidden", naming="principal bob")
+        (shown,) = ok(home.send("admin", "/v1/transactions", None, "GET")).json["inProgress"]
+        assert shown["principal"] == "alice"
+        home.kill_and_start()
+
+    assert ok(home.send("alice", f"{path}/commit")).json["state"] == "committed"
+
+
+def test_who_may_administer_writes_under_and_ends_the_transactions_of_others(home: Home) -> None:
+    ok(home.send("alice", ORDERS, method="PUT"))
+    path = home.start("alice")
+    body = {"messages": ["m"], "transactionWritePointer": path.rpartition("/")[2]}
+
+    ok(home.send("admin", f"{ORDERS}/publish", json.dumps(body).encode()))
+    assert ok(home.send("admin", f"{path}/abort")).json["state"] == "aborted"
+
+
+ORDERS = "/v1/namespaces/shop/topics/orders"
+BILLING = "/v1/namespaces/shop/groups/billing"
+WORKERS = f"{ORDERS}/share-groups/workers"
+JOIN = b'{"memberId": "m", "memberEpoch": 0, "topics": ["orders"]}'
+
+
+def writes_under(home: Home, pointer: str) -> dict[str, bytes]:
+    """The calls that write under a write pointer, with bodies that its owner may send."""
+    transaction = {"transactionWritePointer": pointer}
+    publish = {"messages": ["m"], **transaction}
+    detail = home.send("alice", f"{ORDERS}/publish", json.dumps(publish).encode()).json
+    member = ok(home.send("alice", f"{BILLING}/heartbeat", JOIN)).json
+    leased = ok(home.send("alice", f"{WORKERS}/lease", b'{"count": 1}')).json["messages"]
+    done = [{"id": each["id"], "token": each["token"], "action": "accept"} for each in leased]
+    offsets = {
+        "memberId": "m", "memberEpoch": member["memberEpoch"], "offsets": {"orders:0": "00" * 20},
+        **transaction,
+    }  # fmt: skip
+    bodies = {
+        f"{ORDERS}/publish": publish,
+        f"{ORDERS}/store": publish,
+        f"{ORDERS}/rollback": detail,
+        f"{BILLING}/offsets": offsets,
+        f"{WORKERS}/acknowledge": {"messages": done, **transaction},
+    }
+    return {path: json.dumps(body).encode() for path, body in bodies.items()}
+
+
+def test_nobody_else_writes_under_a_transaction(home: Home) -> None:
+    ok(home.send("alice", ORDERS, method="PUT"))
+    ok(home.send("alice", f"{ORDERS}/publish", b'{"messages": ["for the workers"]}'))
+    ok(home.send("alice", WORKERS, b'{"start": "earliest"}', "PUT"))
+    pointer = home.start("alice").rpartition("/")[2]
+
+    for path, body in writes_under(home, pointer).items():
+        wrong = home.send("bob", path, body)
+        refused(wrong, 403, "forbidden", naming=f"transaction {pointer} does not belong")
+        ok(home.send("alice", path, body))
+
+
+def test_a_transaction_without_an_owner_takes_writes_of_each_publisher(tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        client = server.client()
+        ok(client.put(ORDERS))
+        started = client.post("/v1/transactions", {"timeout": 600}).json["transactionId"]
+        ok(client.post(f"/v1/transactions/{started}/can-commit", {"changes": ["a"]}))
+    home = Home(tmp_path)
+    body = json.dumps({"messages": ["m"], "transactionWritePointer": started}).encode()
+
+    ok(home.send("bob", f"{ORDERS}/publish", body))
+    home.server.end()
+
+
+def test_nobody_else_takes_an_invalid_transaction_from_the_list(home: Home) -> None:
+    """Its rows would become visible."""
+    path = home.start("alice", b'{"type": "long"}')
+    ok(home.send("alice", f"{path}/invalidate"))
+    home.kill_and_start()
+
+    refused(home.send("bob", f"{path}/abort"), 403, "forbidden")
+    ok(home.send("alice", f"{path}/abort"))
+
+
+def test_nobody_else_takes_over_an_epoch(home: Home) -> None:
+    epoch = "/v1/sinks/ours/epochs/0"
+    ok(home.send("alice", epoch, b'{"runId": "r1"}'))
+
+    for run in (b'{"runId": "r1"}', b'{"runId": "r2"}'):
+        refused(home.send("bob", epoch, run), 403, "forbidden")
+    ok(home.send("alice", epoch, b'{"runId": "r2"}'))
+
+
+def test_transactions_from_before_access_control_belong_to_nobody(tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        client = server.client()
+        started = client.post("/v1/transactions", {"timeout": 600}).json["transactionId"]
+        ok(client.post(f"/v1/transactions/{started}/can-commit", {"changes": ["a"]}))
+    home = Home(tmp_path)
+    path = f"/v1/transactions/{started}"
+
+    refused(home.send("alice", f"{path}/commit"), 403, "forbidden")
+    ok(home.send("admin", f"{path}/commit"))
+    home.server.end()
+
+
+def test_a_principal_has_so_many_open_transactions(tmp_path: Path) -> None:
+    home = Home(tmp_path, "open_transactions = 2")
+    first, _ = home.start("alice"), home.start("alice")
+    home.start("bob")
+    for path in ("/v1/transactions", "/v1/sinks/ours/epochs/0"):
+        reply = home.send("alice", path, b'{"runId": "r"}' if "sinks" in path else b"{}")
+        refused(reply, 429, "quota_exceeded", naming="open_transactions")
+        assert reply.header("Retry-After") == "1"
+
+    ok(home.send("alice", f"{first}/abort"))
+
+    home.start("alice")
+    home.server.end()
+
+
+def test_a_principal_above_its_rate_has_to_wait_and_others_do_not(tmp_path: Path) -> None:
+    home = Home(tmp_path, "bytes_per_second = 100000")
+    topic = "/v1/namespaces/default/topics/t"
+    ok(home.send("alice", topic, b"{}", "PUT"))
+    large = b'{"messages": ["%s"]}' % (b"x" * 900_000)
+    ok(home.send("alice", f"{topic}/publish", large))
+
+    reply = home.send("alice", topic, None, "GET")
+
+    refused(reply, 429, "quota_exceeded", naming="bytes_per_second=100000")
+    assert int(reply.header("Retry-After") or 0) > 1
+    ok(home.send("bob", topic, None, "GET"))
+    home.server.end()
+
+
+def test_a_client_waits_as_long_as_the_server_says(tmp_path: Path) -> None:
+    home = Home(tmp_path, "bytes_per_second = 100000")
+    topic = TopicId("default", "t")
+    with TuffClient(home.server.url, token=token_of("alice"), retries=5) as client:
+        client.topics.create(topic)
+        client.publish(topic, "x" * 250_000)
+        client.publish(topic, "after the pause")
+    with TuffClient(home.server.url, token=token_of("bob"), retries=0) as client:
+        assert len(client.poll(topic)) == 2
+    home.server.end()
+
+
+def test_a_request_id_is_that_of_its_principal(home: Home) -> None:
+    ok(home.send("alice", "/v1/namespaces/default/topics/t", method="PUT"))
+    body = {
+        "publish": [{"namespace": "default", "topic": "t", "messages": ["m"]}],
+        "requestId": "invoice 7",
+    }
+
+    first, again, other = (
+        ok(home.send(name, "/v1/transactions/run", json.dumps(body).encode())).json
+        for name in ("alice", "alice", "bob")
+    )
+
+    assert first == again
+    assert other != first  # it has published something of its own

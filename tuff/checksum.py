@@ -1,8 +1,0 @@
-"""The CRC-32 of all stored data: that of zlib, by a library that is eight times as fast.
-
-The checksum of a long message was the most expensive step of its write and of its read.
-"""
-
-from zlib_ng.zlib_ng import crc32
-
-__all__ = ["crc32"]

@@ -1,0 +1,298 @@
+"""Calls about topics and what is kept with them, and about servers (protocol §3, §5, §7)."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Literal
+
+from tuff.flows import Call, call
+from tuff.protocol import operations
+from tuff.protocol.durations import Duration
+from tuff.protocol.ids import FIRST_ID, MessageId, TopicLike, check_name, names_of, topic_of
+from tuff.protocol.json_bodies import rollback_detail_to_json, text_from_json
+from tuff.protocol.json_objects import list_from_json
+from tuff.protocol.requests import IsolationLike, RollbackDetail
+from tuff.protocol.transaction import Transaction
+from tuff.publishing import ttl_of
+from tuff.reading import EARLIEST, LATEST, Start, hex_of, start_to_json
+from tuff.replies import (
+    ClusterState,
+    DelayedMessage,
+    DiskUse,
+    Drain,
+    Explanation,
+    Health,
+    Hold,
+    MessageCount,
+    NamedPosition,
+    Reclaimed,
+    RowPage,
+    Splits,
+    TopicInfo,
+    TopicOwners,
+    TopicSpace,
+    TopicUpdate,
+)
+from tuff.wire import (
+    IdOrHex,
+    Query,
+    Request,
+    Response,
+    mapping,
+    nothing,
+    of_type,
+    reply,
+    reply_list,
+    reply_object,
+    reply_texts,
+)
+
+Properties = Mapping[str, str | int]
+ChangedProperties = Mapping[str, str | int | None]  # None removes one
+
+
+def topic_properties(
+    ttl: Duration | None,
+    properties: Properties | ChangedProperties | None,
+    partitions: int | None = None,
+) -> dict[str, object]:
+    """The properties of a topic, including its ttl in seconds and its number of partitions."""
+    given: dict[str, object] = dict(mapping(properties or {}, "properties"))
+    if ttl is not None:
+        given["ttl"] = ttl_of(ttl)
+    if partitions is not None:
+        given["partitions"] = partitions
+    return given
+
+
+def create_topic(topic: TopicLike, properties: Mapping[str, object]) -> Call[None]:
+    return call(operations.CREATE_TOPIC, names_of(topic), nothing, form=properties)
+
+
+def update_topic(
+    topic: TopicLike, properties: Mapping[str, object], *, dry_run: bool
+) -> Call[TopicUpdate]:
+    of_type(dry_run, bool, "dry_run")
+
+    operation = operations.CHANGE_TOPIC
+    asked = {"dryRun": "true"} if dry_run else None
+    read = reply(TopicUpdate, topic=topic_of(topic))
+    return call(operation, names_of(topic), read, query=asked, form=properties)
+
+
+def delete_topic(topic: TopicLike) -> Call[None]:
+    return call(operations.DELETE_TOPIC, names_of(topic), nothing)
+
+
+def get_topic(topic: TopicLike) -> Call[TopicInfo]:
+    return call(operations.GET_TOPIC, names_of(topic), reply(TopicInfo, topic=topic_of(topic)))
+
+
+def count_messages(topic: TopicLike, *, after: IdOrHex | None) -> Call[MessageCount]:
+    query = {"after": hex_of(after)}
+    return call(operations.COUNT_MESSAGES, names_of(topic), reply(MessageCount), query=query)
+
+
+def list_topics(namespace: str) -> Call[list[str]]:
+    name = check_name(namespace, what="namespace")
+    return call(operations.LIST_TOPICS, (name,), reply_texts)
+
+
+def list_namespaces() -> Call[list[str]]:
+    return call(operations.LIST_NAMESPACES, (), reply_texts)
+
+
+def splits(
+    topic: TopicLike, count: int, *, start: IdOrHex | None, end: IdOrHex | None
+) -> Call[Splits]:
+    query = {"n": count, "start": hex_of(start), "end": hex_of(end)}
+    return call(operations.GET_SPLITS, names_of(topic), reply(Splits), query=query)
+
+
+def latest_position(topic: TopicLike) -> Call[MessageId]:
+    """A position behind all messages that are published by now, and before all later ones."""
+
+    def read(response: Response) -> MessageId:
+        return MessageId.from_hex(response.headers["tuff-next"])
+
+    query: Query = {"from": "latest", "limit": 1}
+    return call(operations.BROWSE, names_of(topic), read, query=query)
+
+
+def truncate(topic: TopicLike, before: Start, *, latest: MessageId) -> Call[MessageId | None]:
+    """`latest`: the answer of `latest_position`, which replaces a `before` behind it. A position in
+    the future would remove all that exists when the request arrives, so a repetition would also
+    remove what was published in between."""
+    form = start_to_json(before)
+    if form == EARLIEST:
+        form = FIRST_ID.hex()
+    if form == LATEST or _is_behind(form, latest):
+        form = latest.hex()
+
+    def read(response: Response) -> MessageId | None:
+        return _maybe_id(reply_object(response)["earliest"])
+
+    return call(operations.TRUNCATE_TOPIC, names_of(topic), read, form={"before": form})
+
+
+def _is_behind(form: str | int, latest: MessageId) -> bool:
+    if isinstance(form, str):
+        return MessageId.from_hex(form) > latest
+    return form > latest.publish_timestamp_ms
+
+
+def set_hold(topic: TopicLike, name: str, start: Start, *, max_age_s: float) -> Call[Hold]:
+    first = FIRST_ID if start == EARLIEST else start
+    body = {"from": start_to_json(first), "maxAge": max_age_s}
+    return call(operations.SET_HOLD, _named(topic, name), reply(Hold), form=body)
+
+
+def list_holds(topic: TopicLike) -> Call[list[Hold]]:
+    return call(operations.LIST_HOLDS, names_of(topic), reply_list(Hold, "holds"))
+
+
+def delete_hold(topic: TopicLike, name: str) -> Call[None]:
+    return call(operations.DELETE_HOLD, _named(topic, name), nothing)
+
+
+def set_position(topic: TopicLike, name: str, position: IdOrHex) -> Call[NamedPosition]:
+    body = {"position": hex_of(position)}
+    return call(operations.SET_POSITION, _named(topic, name), reply(NamedPosition), form=body)
+
+
+def get_position(topic: TopicLike, name: str) -> Call[NamedPosition]:
+    return call(operations.GET_POSITION, _named(topic, name), reply(NamedPosition))
+
+
+def list_positions(topic: TopicLike) -> Call[list[NamedPosition]]:
+    read = reply_list(NamedPosition, "positions")
+    return call(operations.LIST_POSITIONS, names_of(topic), read)
+
+
+def delete_position(topic: TopicLike, name: str) -> Call[None]:
+    return call(operations.DELETE_POSITION, _named(topic, name), nothing)
+
+
+def _named(topic: TopicLike, name: str) -> tuple[str, ...]:
+    return (*names_of(topic), check_name(name, what="name"))
+
+
+def list_delayed(
+    topic: TopicLike, *, after: str | None, limit: int, payloads: bool
+) -> Call[list[DelayedMessage]]:
+    with_payloads = "true" if of_type(payloads, bool, "payloads") else None
+    query = {"after": after, "limit": limit, "payloads": with_payloads}
+
+    def read(response: Response) -> list[DelayedMessage]:
+        return list_from_json(DelayedMessage, reply_object(response)["delayed"])
+
+    return call(operations.LIST_DELAYED, names_of(topic), read, query=query)
+
+
+def cancel_delayed(topic: TopicLike, delayed_id: str) -> Call[None]:
+    """Raises: TypeError: it is no delayed id, as a message id is none."""
+    if not isinstance(delayed_id, str):
+        raise TypeError(
+            "a delayed message has a text as its id, as in the delayed_ids of a publish "
+            f"and in client.delayed.list(topic), and not {delayed_id!r:.100}"
+        )
+    return call(operations.CANCEL_DELAYED, _named(topic, delayed_id), nothing)
+
+
+def rollback(topic: TopicLike, detail: RollbackDetail) -> Call[None]:
+    form = rollback_detail_to_json(of_type(detail, RollbackDetail, "detail"))
+    return call(operations.ROLLBACK, names_of(topic), nothing, form=form)
+
+
+def health() -> Call[Health]:
+    """The state of the server, also while it is not ready."""
+    request = Request(operation=operations.CHECK_READY)
+    return Call(request, reply(Health), unready_status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def disk_use() -> Call[DiskUse]:
+    """What the disks of the server have, and what the store takes there."""
+    return call(operations.SHOW_DISK, (), reply(DiskUse))
+
+
+def reclaim_space() -> Call[Reclaimed]:
+    """Delete what has expired, and free the space of all that was deleted."""
+    return call(operations.RECLAIM_SPACE, (), reply(Reclaimed))
+
+
+def topic_space(topic: TopicLike) -> Call[TopicSpace]:
+    """The space of a topic with all its partitions."""
+    return call(operations.GET_TOPIC_SPACE, names_of(topic), reply(TopicSpace))
+
+
+def metrics() -> Call[str]:
+    """The metrics, in the text format of Prometheus."""
+    return call(operations.GET_METRICS, (), lambda response: response.body.decode("utf-8"))
+
+
+def _maybe_id(value: object) -> MessageId | None:
+    return None if value is None else MessageId.from_hex(text_from_json(value, "an id"))
+
+
+RowOrder = Literal["ascending", "descending"]
+
+
+def rows(topic: TopicLike, start: Start | None, *, limit: int, order: RowOrder) -> Call[RowPage]:
+    """A page of the rows that are stored."""
+    first = None if start is None else start_to_json(start)
+    query: Query = {"from": first, "order": order, "limit": limit}
+    return call(operations.LIST_ROWS, names_of(topic), reply(RowPage), query=query)
+
+
+def explain(
+    topic: TopicLike,
+    id: IdOrHex,
+    *,
+    isolation: IsolationLike | None,
+    transaction: Transaction | int | None,
+) -> Call[Explanation]:
+    """Why a reader receives this message, or does not. `id` may be that of a delayed message."""
+    if isolation is not None and transaction is not None:
+        raise ValueError("give at most one of isolation and transaction")
+    digits = id.hex() if isinstance(id, MessageId) else id
+    parameters = (*names_of(topic), digits)
+    if not isinstance(transaction, Transaction):
+        pointer = None if transaction is None else of_type(transaction, int, "transaction")
+        query = {"isolation": isolation, "tx": pointer}
+        return call(operations.EXPLAIN, parameters, reply(Explanation), query=query)
+    form = {"transaction": b64encode(transaction.to_bytes()).decode("ascii")}
+    return call(operations.EXPLAIN_IN_SNAPSHOT, parameters, reply(Explanation), form=form)
+
+
+def get_cluster() -> Call[ClusterState]:
+    return call(operations.GET_CLUSTER, (), reply(ClusterState))
+
+
+def list_owners(
+    server_id: str | None, *, limit: int | None, after: TopicLike | None
+) -> Call[TopicOwners]:
+    behind = None if after is None else str(topic_of(after))
+    return call(
+        operations.LIST_OWNERS,
+        (),
+        reply(TopicOwners),
+        query={"server": server_id, "limit": limit, "after": behind},
+    )
+
+
+def move_topic(topic: TopicLike, server_id: str) -> Call[None]:
+    return call(operations.MOVE_TOPIC, names_of(topic), nothing, form={"server": server_id})
+
+
+def drain_server(server_id: str, *, wait_s: float) -> Call[Drain]:
+    request = Request(
+        operation=operations.DRAIN_SERVER,
+        query={"wait": wait_s or None},
+        body={"server": server_id},
+        wait_s=wait_s,
+    )
+    return Call(request, reply(Drain))
+
+
+def undrain_server(server_id: str) -> Call[Drain]:
+    return call(operations.UNDRAIN_SERVER, (), reply(Drain), form={"server": server_id})

@@ -1,0 +1,1 @@
+"""Files, LevelDB and HBase, as the tables of `tuff`, the server and its tools use them."""

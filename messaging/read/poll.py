@@ -57,10 +57,11 @@ from tuff.protocol.errors import (
     DamagedRecordError,
     TransactionCommittedError,
     TransactionNotInProgressError,
+    TransactionsUnavailableError,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.media_types import Encoding, MediaType
-from tuff.protocol.pointer_list import PointerList
+from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
 
@@ -73,6 +74,11 @@ FILTERED_READ_S = 1.0
 DAMAGES_LOGGED_MAX = 1_000  # damaged records; a store with more has one cause
 log = logging.getLogger(__name__)
 
+# The snapshot of reads with `isolation=committed` while transactions are down. Each row with a
+# pointer blocks it, unless it was rolled back: how its transaction ended is unknown.
+_WITHOUT_TRANSACTIONS = Transaction(
+    transaction_id=POINTER_MAX, read_pointer=0, write_pointer=POINTER_MAX
+)
 _READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through", "tags"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 
@@ -249,7 +255,12 @@ class Polls:
     async def _snapshot(self, poll: Poll) -> Transaction | None:
         snapshot = poll.transaction
         if snapshot is None:
-            return await snapshot_for(self._state.transactions, poll)
+            try:
+                return await snapshot_for(self._state.transactions, poll)
+            except TransactionsUnavailableError:
+                if poll.tx is not None:
+                    raise
+                return _WITHOUT_TRANSACTIONS
         own = {snapshot.transaction_id, snapshot.write_pointer, *snapshot.checkpoint_write_pointers}
         if not any(map(self._state.index.has_ranges, own)):
             return snapshot
@@ -288,6 +299,8 @@ class Polls:
                     return _nothing_read(query)
         if waiter.is_set():
             await require_in_progress(self._state.transactions, poll)
+        if query.snapshot is _WITHOUT_TRANSACTIONS and result.blocking_row and not result.messages:
+            await self._state.transactions.snapshot()  # the reason why the reader is blocked
         return result
 
     async def _read_store(self, topic: Topic, query: Query) -> ReadResult:

@@ -399,8 +399,7 @@ async def test_publishing_without_a_transaction_needs_no_transaction_service(
     await publish(service, b"goes on")
 
     assert await polled(service) == [b"goes on"]
-    with pytest.raises(TransactionsUnavailableError):
-        await polled(service, COMMITTED)
+    assert await polled(service, COMMITTED) == [b"goes on"]
     with pytest.raises(TransactionsUnavailableError):
         await publish(service, b"x", pointer=7)
 
@@ -559,3 +558,26 @@ async def test_rows_of_large_publishes_keep_their_places_in_a_batch(
     )
 
     assert await polled(service) == [b"first", *large, b"second", *large, b"third"]
+
+
+async def test_what_has_no_transaction_is_readable_while_transactions_are_down(
+    world: World, service: MessagingService
+) -> None:
+    """Default reads were refused then, also on a topic without any transactional message."""
+    await publish(service, b"plain")
+    await publish(service, b"rolled back", pointer=world.transactions.start(7))
+    await world.abort(service, 7)
+    await publish(service, b"plain, too")
+    await publish(service, b"of 8", pointer=world.transactions.start(8))
+    world.transactions.is_up = False
+
+    result = await service.polls.poll(AUDIT, COMMITTED)
+    assert payloads(result) == [b"plain", b"plain, too"]
+    assert not result.caught_up
+    behind = replace(COMMITTED, start=MessageId.from_bytes(result.next_id), inclusive=False)
+    with pytest.raises(TransactionsUnavailableError):
+        await polled(service, behind)
+
+    world.transactions.is_up = True
+    world.commit(service, 8)
+    assert await polled(service, behind) == [b"of 8"]

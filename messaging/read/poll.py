@@ -253,14 +253,21 @@ class Polls:
             await self._wait(waiter, alarm_s, result)
 
     async def _snapshot(self, poll: Poll) -> Transaction | None:
-        snapshot = poll.transaction
-        if snapshot is None:
-            try:
-                return await snapshot_for(self._state.transactions, poll)
-            except TransactionsUnavailableError:
-                if poll.tx is not None:
-                    raise
-                return _WITHOUT_TRANSACTIONS
+        """The snapshot of `snapshot_for`, as far as a poll can use it while transactions are down,
+        or after the end of its own transaction."""
+        transactions = self._state.transactions
+        if poll.tx is not None:
+            return await transactions.snapshot_of(poll.tx)
+        if poll.transaction is not None:
+            return await self._own_snapshot(poll.transaction)
+        if poll.isolation is not Isolation.COMMITTED:
+            return None
+        try:
+            return await transactions.snapshot()
+        except TransactionsUnavailableError:
+            return _WITHOUT_TRANSACTIONS
+
+    async def _own_snapshot(self, snapshot: Transaction) -> Transaction:
         own = {snapshot.transaction_id, snapshot.write_pointer, *snapshot.checkpoint_write_pointers}
         if not any(map(self._state.index.has_ranges, own)):
             return snapshot

@@ -89,7 +89,7 @@ class Request(NamedTuple):
     of a session, which is no JSON (docs/session.md), `{}` without one; None for HTTP, and for a
     body of another media type. `members_bytes` is the size of its frame.
 
-    `call` is that of a request of a list; None for a single request.
+    `call` is that of a request of a list, or of a session; None for a single request of HTTP.
     """
 
     parameters: Mapping[str, str]

@@ -203,7 +203,11 @@ class Call:
 
     def reply(self, reply: Reply | Exception) -> None:
         assert not self.is_answered, f"a second reply to a call of {self.callee.operation}: {reply}"
-        self._end(reply)
+        self.is_answered = True
+        if self.work is not None:
+            self.work = None  # it refers to this call
+        for watcher in self._watchers:
+            watcher(reply)
         self._client.answered(self, self._dispatcher.ended(self, reply))
 
     def fail(self, error: BaseException) -> None:
@@ -211,8 +215,7 @@ class Call:
         if isinstance(error, Exception) and not isinstance(error, ConnectionError):
             self.reply(error)
             return
-        self._end(ConnectionResetError("the client gets no reply"))
-        self._dispatcher.leave(self)
+        self._end_unanswered("the client gets no reply")
         self._client.fail(error)
 
     def give_up(self) -> None:
@@ -220,16 +223,15 @@ class Call:
         if self.work is None:
             return
         work = self.work
-        self._end(ConnectionResetError("the client has disconnected"))
+        self._end_unanswered("the client has disconnected")
         work.give_up()
-        self._dispatcher.leave(self)
 
-    def _end(self, reply: Reply | Exception) -> None:
+    def _end_unanswered(self, reason: str) -> None:
         self.is_answered = True
-        if self.work is not None:
-            self.work = None  # it refers to this call
+        self.work = None
         for watcher in self._watchers:
-            watcher(reply)
+            watcher(ConnectionResetError(reason))
+        self._dispatcher.leave(self)
 
 
 # Looks at the head of a call that is admitted. It may watch the reply.
@@ -304,7 +306,9 @@ class Dispatcher:
                 call.reply(error)
                 return
         if callee.many is not None:
-            self._collect(callee.many, callee.operation, client, request.of_call(call))
+            # A session has made its request for this call; one of HTTP was there before its call.
+            own = request if request.call is call else request.of_call(call)
+            self._collect(callee.many, callee.operation, client, own)
             return
         if client in self._last:
             self._begin_collected()
@@ -352,8 +356,10 @@ class Dispatcher:
 
     def ended(self, call: Call, reply: Reply | Exception) -> Reply:
         """Count a call out that has ended with this; returns the reply for its client."""
-        self.leave(call)
-        operation = call.callee.operation
+        callee = call.callee
+        operation = callee.operation
+        if callee.is_admitted:
+            self._admission.leave()
         if isinstance(reply, Exception):
             reply = self._problem(operation, reply)
         self._metrics.observe_request(operation, reply.status, self.elapsed_s() - call.began_s)

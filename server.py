@@ -15,12 +15,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,22 +51,6 @@ def _server_libraries() -> Iterator[None]:
         sys.exit(1)
 
 
-def _empty_argument(arguments: Sequence[str]) -> str | None:
-    """A sentence about an argument without a value. Python takes an empty path for the working
-    directory, so a variable that is not set would name that."""
-    for before, argument in pairwise(("", *arguments)):
-        if not argument.strip():
-            of = f" behind {before}" if before else ""
-            return f"there is an empty argument{of}; is a variable not set?"
-        if argument.startswith("--") and argument.endswith("=") and before != "--set":
-            return f"{argument.rstrip('=')} has no value; is a variable not set?"
-    return None
-
-
-if __name__ == "__main__" and (found := _empty_argument(sys.argv[1:])) is not None:
-    print(f"tuff: {found}", file=sys.stderr)
-    sys.exit(2)
-
 # Offline tools: they need few of the modules below, and start without waiting for the others.
 if __name__ == "__main__" and sys.argv[1:2] == ["hbase"]:
     with _server_libraries():
@@ -83,16 +65,11 @@ if __name__ == "__main__" and sys.argv[1:2] == ["access"]:
 
     sys.exit(access_file.main(sys.argv[2:], new_token=partial(secrets.token_urlsafe, 32)))
 
-# The data has every message: what the server and the tools write is for its owner alone, whatever
-# the shell or the unit says.
-UMASK = 0o077
-
 _TOOLS = ("fsck", "salvage", "backup", "restore", "inspect", "doctor", "explain")
 if __name__ == "__main__" and sys.argv[1:] and sys.argv[1] in _TOOLS:
     with _server_libraries():
         from admin import commands
 
-    os.umask(UMASK)
     wall_ms = time.time_ns() // 1_000_000
     new_store_id = partial(secrets.token_hex, 16)
     sys.exit(
@@ -129,7 +106,6 @@ with _server_libraries():
     )
     from process.systemd import notify, watchdog_interval_s
     from tuff.version import __version__
-    from tuff_storage.disk.file_modes import rights_within
     from tuff_storage.disk.locks import DirectoryLockedError
 
 log = logging.getLogger("server")
@@ -341,7 +317,6 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
     }
     log.info("server starting", extra={"code": "server_starting", "fields": fields})
     _warn_of_exposed_files(settings)
-    _warn_of_exposed_data(directories)
     host = settings.server.host
     if host in LOOPBACK_HOSTS:
         return
@@ -369,18 +344,6 @@ def _warn_of_exposed_files(settings: Settings) -> None:
                 file,
                 file,
                 extra=event("file_exposed", setting=setting, file=file),
-            )
-
-
-def _warn_of_exposed_data(directories: DataDirectories) -> None:
-    for directory in (directories.messages, directories.snapshots):
-        if (rights := rights_within(directory)) is not None:
-            log.warning(
-                "every user of this machine may %s what is in %s; chmod o-rwx %s",
-                rights,
-                directory,
-                directory,
-                extra=event("data_exposed", directory=directory),
             )
 
 
@@ -416,11 +379,10 @@ def main(arguments: list[str]) -> int:
             directories = directories.sharing(Path(settings.cluster.transactions_directory))
     except (SettingsError, DirectoryNameError) as error:
         return _fail(str(error), EXIT_USAGE)
-    os.umask(UMASK)
     server = settings.server
     log_to(sys.stderr, level=server.log_level, log_format=server.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    settings = _within_file_limit(settings)
+    _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
     with ExitStack() as locks:
         try:
             directories.lock(locks)
@@ -493,37 +455,12 @@ def _boot_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def _within_file_limit(settings: Settings) -> Settings:
-    """Raise the limit of descriptors as far as `server.max_connections` needs. Where that is not
-    allowed, fewer connections are: those that take the last descriptors would take the message
-    store down, which opens files."""
-    connections_max = settings.server.max_connections
-    limit = _raise_file_limit(connections_max + SPARE_DESCRIPTORS)
-    allowed = limit - min(SPARE_DESCRIPTORS, limit // 2)
-    if allowed >= connections_max:
-        return settings
-    log.warning(
-        "the limit of file descriptors of this process is %d, so it takes %d connections in place "
-        "of server.max_connections=%d; raise it (LimitNOFILE of the unit, or ulimit -n)",
-        limit,
-        allowed,
-        connections_max,
-        extra=event("few_file_descriptors", limit=limit, connections=allowed),
-    )
-    return replace(settings, server=replace(settings.server, max_connections=allowed))
-
-
-def _raise_file_limit(wanted: int) -> int:
-    """Returns the limit, `wanted` at most."""
+def _raise_file_limit(wanted: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    except (ValueError, OSError):
-        return soft
-    return limit
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with suppress(ValueError, OSError):  # the bound on connections then bites earlier
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 if __name__ == "__main__":

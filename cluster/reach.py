@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from kernel.event_loop import InThread, Spawn
-from metadata.member_records import ServerInfo
+from metadata.members import ServerInfo
 
 log = logging.getLogger(__name__)
 

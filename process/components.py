@@ -19,7 +19,7 @@ from messaging.log.store_holder import StoreHolderCheck
 from messaging.log.store_state import OpenStore, StoreState
 from messaging.service import MessagingService
 from messaging.write.group_commit import GroupCommitter
-from metadata.store_interface import MetadataError
+from metadata.store import MetadataError
 from process import backup_stream, health, metrics, session
 from process.allowed_hosts import AllowedHosts
 from process.audit_topic import AuditTopic
@@ -31,7 +31,7 @@ from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
 from process.http_connection import HttpService
 from process.listener import Listener
-from process.message_store import new_store_refusal, store_end_file, store_opener
+from process.message_store import new_store_refusal, store_opener
 from process.routes import (
     message_routes,
     process_routes,
@@ -323,7 +323,6 @@ class Components:
         state = StoreState(
             now_ms=now_ms,
             may_delete=self._guard.may_delete,
-            may_enter=self._guard.may_enter,
             tail_bytes_max=settings.messaging.tail_bytes_max,
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
             is_shared=settings.cluster.is_member,
@@ -343,7 +342,6 @@ class Components:
             observe=observe,
             groups=settings.groups,
             new_store_refusal=partial(new_store_refusal, self._settings, self._directories),
-            end_file=store_end_file(self._settings, self._directories),
             space=self._disks.for_messages(),
             holder_check=holder_check,
             archive=self._make_archive(),
@@ -511,10 +509,7 @@ class Components:
             return Check(Status.DOWN, f"messages can't be read: {holder_check.lapse}")
         store = self._settings.messaging.store
         end = ", and loses them when the process ends" if store == "memory" else ""
-        return health.check_accepted_loss(
-            Check(Status.OK, f"{store} takes and serves messages{end}"),
-            accepted=self._settings.server.accept_lost_messages,
-        )
+        return Check(Status.OK, f"{store} takes and serves messages{end}")
 
 
 def _no_refusal(_request: Request) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Offset
-from tx.file_headers import DamagedFilesError, KnownFile, damaged
+from tx.files import DamagedFilesError, KnownFile, damaged
 from tx.outcomes import EndedState, OpenTransaction, Outcome
 from tx.state import TransactionState
 
@@ -44,10 +44,6 @@ class RecordedFiles:
     def has_seen_files(self) -> bool:
         """Whether there were transaction files, so that missing ones are damage."""
         return self.highest_reserved > 0
-
-
-class OlderMessagesError(DamagedFilesError):
-    """The message store lacks messages that these files know as committed."""
 
 
 def require_one_age(
@@ -103,13 +99,13 @@ def _check_messages(
                 f"{_ADVICE}"
             )
     for outcome in commits_without_rows(state, carried, seen=recorded.seen_lsn, last=recorded.last):
-        raise OlderMessagesError(
+        raise DamagedFilesError(
             f"transaction {outcome.transaction_id} committed messages to "
             f"{', '.join(outcome.topics)} that the message store does not have: it is older "
             f"than the transaction files; {_ADVICE}"
         )
     for opened in prepared_without_rows(state, carried, seen=recorded.seen_lsn):
-        raise OlderMessagesError(
+        raise DamagedFilesError(
             f"transaction {opened.transaction_id} is prepared with messages that the message store "
             f"does not have: it is older than the transaction files; {_ADVICE}"
         )

@@ -120,7 +120,8 @@ class ShareGroups:
         *,
         window: int,
     ) -> None:
-        """`window`: the most messages of a group that were read and are not done."""
+        """`window`: the most messages of a group between the oldest that is not done and the newest
+        that was read."""
         self._store = store
         self._state = state
         self._committer = committer

@@ -212,8 +212,7 @@ class RegionObservers:
 
 def _write(directory: Path, topics: Mapping[bytes, TopicRule], state: RetentionState) -> None:
     make_directory(directory / RECORDS)
-    # The region servers may run as another user. The file has no payload.
-    write_file(directory / STATE_NAME, pack_state(topics, state), mode=0o644)
+    write_file(directory / STATE_NAME, pack_state(topics, state))
 
 
 def _regions(store: Store) -> frozenset[str]:

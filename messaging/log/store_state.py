@@ -84,22 +84,15 @@ class OpenStore:
         if isinstance(self._open_engine, Interruptible):
             self._open_engine.interrupt()
 
-    async def close(self, reason: str, *, closed: Callable[[], None] = lambda: None) -> None:
-        """Be down from now on, for this reason; closes the store if one is open, and calls `closed`
-        then, in the same thread."""
+    async def close(self, reason: str) -> None:
+        """Be down from now on, for this reason; closes the store if one is open."""
         self.reason = reason
         store, self._store = self._store, None
         views, self._views = self._views, []
         for view in views:
             view.close(reason)
-        if store is None:
-            return
-
-        def close_store() -> None:
-            store.close()
-            closed()
-
-        await self._in_thread_write(close_store)
+        if store is not None:
+            await self._in_thread_write(store.close)
 
     async def write(self, write: Callable[[Store], None]) -> None:
         """Run a write on the writing thread. Raises: StoreError, StorageUnavailableError."""
@@ -189,8 +182,7 @@ class StoreState:
     """What is known of the store in memory: topics, pointer index, producers, sequencer, high-water
     mark, tail cache, metadata and last batch.
 
-    `may_delete` returns whether the clock can be trusted so far that messages may expire for good,
-    `may_enter` whether delayed messages that are due by it may enter their topics.
+    `may_delete` returns whether the clock can be trusted so far that messages may expire for good.
     `transactions` is set when the component opens, and `load` sets what the store says.
     """
 
@@ -203,7 +195,6 @@ class StoreState:
         *,
         now_ms: Callable[[], int],
         may_delete: Callable[[], bool],
-        may_enter: Callable[[], bool],
         tail_bytes_max: int,
         longest_transaction_s: float,
         is_shared: bool = False,
@@ -222,7 +213,6 @@ class StoreState:
         self.durable_metadata: StoreMetadata | None = None  # None while the store is empty
         self.now_ms = now_ms
         self.may_delete = may_delete
-        self.may_enter = may_enter
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         self.seen_lsn: int | None = None  # of the transactions, durably
         # The clock that the opened store had recorded; None for a new store.

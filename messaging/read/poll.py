@@ -52,16 +52,9 @@ from messaging.transactions_interface import TransactionView
 from messaging.write.transaction_rows import TransactionRows
 from tuff.protocol import avro, json_bodies, operations
 from tuff.protocol.attributes import TagFilter
-from tuff.protocol.errors import (
-    BadRequestError,
-    DamagedRecordError,
-    TransactionCommittedError,
-    TransactionNotInProgressError,
-    TransactionsUnavailableError,
-)
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.media_types import Encoding, MediaType
-from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
 
@@ -74,11 +67,6 @@ FILTERED_READ_S = 1.0
 DAMAGES_LOGGED_MAX = 1_000  # damaged records; a store with more has one cause
 log = logging.getLogger(__name__)
 
-# The snapshot of reads with `isolation=committed` while transactions are down. Each row with a
-# pointer blocks it, unless it was rolled back: how its transaction ended is unknown.
-_WITHOUT_TRANSACTIONS = Transaction(
-    transaction_id=POINTER_MAX, read_pointer=0, write_pointer=POINTER_MAX
-)
 _READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through", "tags"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 
@@ -214,7 +202,7 @@ class Polls:
             self._store.require_up()
             # The snapshot first and the rows second: a row that became durable in between is newer
             # than the snapshot and blocks the reader, which otherwise would pass over it.
-            snapshot = await self._snapshot(poll)
+            snapshot = await snapshot_for(self._state.transactions, poll)
             query = self._query(topic, named, generation, poll, after, snapshot)
             if query.live_from < live_from:
                 # Messages that had expired are live again, by a longer time to live or a clock that
@@ -252,35 +240,6 @@ class Polls:
                 alarm_s = min(deadline_s, loop.time() + left_s)
             await self._wait(waiter, alarm_s, result)
 
-    async def _snapshot(self, poll: Poll) -> Transaction | None:
-        """The snapshot of `snapshot_for`, as far as a poll can use it while transactions are down,
-        or after the end of its own transaction."""
-        transactions = self._state.transactions
-        if poll.tx is not None:
-            return await transactions.snapshot_of(poll.tx)
-        if poll.transaction is not None:
-            return await self._own_snapshot(poll.transaction)
-        if poll.isolation is not Isolation.COMMITTED:
-            return None
-        try:
-            return await transactions.snapshot()
-        except TransactionsUnavailableError:
-            return _WITHOUT_TRANSACTIONS
-
-    async def _own_snapshot(self, snapshot: Transaction) -> Transaction:
-        own = {snapshot.transaction_id, snapshot.write_pointer, *snapshot.checkpoint_write_pointers}
-        if not any(map(self._state.index.has_ranges, own)):
-            return snapshot
-        try:
-            await self._state.transactions.snapshot_of(snapshot.transaction_id)
-        except TransactionCommittedError:
-            return snapshot
-        except TransactionNotInProgressError:
-            # Its rows are rolled back in steps: this reader sees none of them from now on, so that
-            # it never sees a part.
-            return replace(snapshot, invalids=PointerList((*snapshot.invalids, *own)))
-        return snapshot
-
     def _query(
         self,
         topic: Topic,
@@ -300,14 +259,8 @@ class Polls:
         result = self._state.tail_cache.read(query) if may_be_cached else None
         if result is None:
             result = await self._read_store(topic, query)
-            if poll.transaction is not None and query.snapshot is poll.transaction:
-                again = await self._snapshot(poll)
-                if again is not query.snapshot:
-                    return _nothing_read(query)
         if waiter.is_set():
             await require_in_progress(self._state.transactions, poll)
-        if query.snapshot is _WITHOUT_TRANSACTIONS and result.blocking_row and not result.messages:
-            await self._state.transactions.snapshot()  # the reason why the reader is blocked
         return result
 
     async def _read_store(self, topic: Topic, query: Query) -> ReadResult:
@@ -315,7 +268,7 @@ class Polls:
         if self._archive is not None and _is_overtaken(topic, query):
             # Retention may have removed messages of the range while it was read. The archive has
             # them now, or the reader is told that it missed them: it begins again.
-            return _nothing_read(query)
+            return ReadResult(next_id=query.after, messages=Messages(), finished=False)
         self._state.tail_cache.add_read(query, result)
         return result
 
@@ -401,11 +354,6 @@ class Polls:
             expired=is_expired,
             prepared=prepared,
         )
-
-
-def _nothing_read(query: Query) -> ReadResult:
-    """The result of a read that has to begin again."""
-    return ReadResult(next_id=query.after, messages=Messages(), finished=False)
 
 
 def _starts_in_archive(poll: Poll, query: Query) -> bool:

@@ -1,9 +1,8 @@
 """A write batch: its effects as data, what a thread writes, and what follows in memory (design §5).
 
-Writes append effects to a batch on the event loop, in their order. Then only the thread that writes
-it (`write_batch`) changes the batch: it makes the rows of large publishes. It also fills
-`WrittenRows` with what it reads. After that, exactly one of `apply_durable` and
-`apply_lost` runs on the event loop.
+Writes append effects to a batch on the event loop, in their order. Then nothing changes the batch:
+a thread writes it (`write_batch`), and fills `WrittenRows` with what it reads. After that, exactly
+one of `apply_durable` and `apply_lost` runs on the event loop.
 
 Three kinds of effects are in memory from the moment at which they are added, since later writes and
 calls that come during the write depend on them: the decided records of topics, the ranges of the
@@ -11,31 +10,23 @@ pointer index, and the publishes of producers. `apply_lost` takes them back. All
 memory in `apply_durable`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 from messaging.engines.store import Store
 from messaging.log.loading import LoadedTopics
-from messaging.log.pointer_index import (
-    DELAYED_ROWS,
-    PUBLISHED_KINDS,
-    IndexedRange,
-    PointerIndex,
-)
+from messaging.log.pointer_index import IndexedRange, PointerIndex
 from messaging.log.sequencer import Sequencer
 from messaging.log.store_state import StoreState
 from messaging.log.topics import Topic, TopicRecord
 from messaging.model.packed_rows import Columns, NewRows, joined_neighbours
 from messaging.model.rows import (
-    HEAD,
     DamagedRowError,
     LastBatch,
+    MessageRow,
     StoreMetadata,
-    frame,
     inline_values,
-    inverted,
     message_key,
     message_keys,
     offset_after,
@@ -47,10 +38,6 @@ from messaging.write.producers import ChangedProducers
 from tuff.protocol.ids import Offset, TopicId
 
 RUN_BYTES_MAX = 64 << 10  # bytes of payloads; the tail cache keeps or drops a run as a whole
-LARGE_COUNT = 2_000  # rows of one publish; more are made in a thread
-# What one batch rolls back of ended transactions; the publishes behind it wait some ms.
-ROLLBACK_ROWS_MAX = 4_000
-ROLLBACK_BYTES_MAX = 2 << 20  # of the rows that are written again
 
 
 class Inversion(NamedTuple):
@@ -61,21 +48,6 @@ class Inversion(NamedTuple):
     start: bytes
     stop: bytes
     aside: IndexedRange | None
-
-
-@dataclass(slots=True)
-class RollbackStep:
-    """Ranges of ended transactions to roll back, as many of their rows as the batch has room for.
-    `reached`: the key of a range, and the offset up to which its rows are done.
-
-    The thread that writes the batch adds the ranges to `ended` of which all rows are done, and
-    their index rows deleted, and sets `reached` for the next step. Both hold once the batch is
-    durable.
-    """
-
-    entries: Sequence[IndexedRange]
-    reached: tuple[bytes, Offset] | None
-    ended: list[IndexedRange] = field(default_factory=list)
 
 
 class Renewal(NamedTuple):
@@ -112,8 +84,6 @@ class WriteBatch:
     puts: dict[bytes, bytes | None] = field(default_factory=dict)  # None: deleted
     new_rows: list[NewRows] = field(default_factory=list)  # in the order of their offsets
     run: _Run | None = None  # behind them
-    # What makes rows in a thread, by their places in `new_rows`.
-    unmade: list[tuple[int, Callable[[], NewRows]]] = field(default_factory=list)
     # Rows of the Payload Table, which are new, and which readers don't see yet.
     stored: list[Columns] = field(default_factory=list)
     # Rows of delayed messages, None if deleted. No reader of messages sees them.
@@ -121,13 +91,13 @@ class WriteBatch:
     inversions: list[Inversion] = field(default_factory=list)
     renewals: list[Renewal] = field(default_factory=list)
     dropped: list[tuple[bytes, bytes]] = field(default_factory=list)  # ranges of undecided rows
-    rollbacks: list[RollbackStep] = field(default_factory=list)
     is_forced: bool = False  # written even if it contains only the last-batch row
 
     # The pointer index: `indexed` and `unindexed` are in memory already.
     indexed: list[bytes] = field(default_factory=list)  # keys of index rows
     unindexed: list[IndexedRange] = field(default_factory=list)
     moved: list[IndexedRange] = field(default_factory=list)  # ranges whose rows this batch moves
+    rolled_back: list[IndexedRange] = field(default_factory=list)
     ended: Sequence[int] = ()  # committed pointers whose index rows are deleted
 
     # By topic, the decided record before this batch, and the one that it writes.
@@ -153,14 +123,12 @@ class WriteBatch:
         return not (
             self.puts
             or self.new_rows
-            or self.unmade
             or self.run
             or self.stored
             or self.delayed
             or self.inversions
             or self.renewals
             or self.dropped
-            or self.rollbacks
             or self.is_forced
         )
 
@@ -196,31 +164,14 @@ class WriteBatch:
         self.finish_rows()
         self.new_rows.append(rows)
 
-    def put_made(self, count: int, make: Callable[[], NewRows]) -> None:
-        """Add rows that this makes, behind all of this batch. Many are made in a thread, by
-        `make_rows`: the event loop serves others meanwhile. Of few, the thread would take the
-        interpreter from it for nothing."""
-        self.finish_rows()
-        self._append(count, make)
-
-    def _append(self, count: int, make: Callable[[], NewRows]) -> None:
-        if count > LARGE_COUNT:
-            self.unmade.append((len(self.new_rows) + len(self.unmade), make))
-        else:
-            self.new_rows.append(make())
-
     def finish_rows(self) -> None:
-        """Make the rows of all messages but those for `make_rows`. Called on the event loop before
-        the batch is written."""
+        """Make the rows of all messages. Called on the event loop before the batch is written: the
+        thread would take the interpreter from it for that."""
         run, self.run = self.run, None
         if run is not None:
-            self._append(len(run.payloads), partial(_plain_rows, run))
-
-    def make_rows(self) -> None:
-        """Make the rows of large publishes, in the thread that writes the batch."""
-        for place, make in self.unmade:
-            self.new_rows.insert(place, make())
-        self.unmade.clear()
+            keys = message_keys(run.prefix, run.first, len(run.payloads))
+            values = inline_values(keys, run.payloads, pointer=None)
+            self.new_rows.append(NewRows(run.prefix, keys, values, is_plain=True))
 
     def put(self, key: bytes, value: bytes) -> None:
         self.puts[key] = value
@@ -277,17 +228,12 @@ class WriteBatch:
         self.touched.setdefault(topic, (0, 0))
 
 
-def _plain_rows(run: _Run) -> NewRows:
-    keys = message_keys(run.prefix, run.first, len(run.payloads))
-    return NewRows(run.prefix, keys, inline_values(keys, run.payloads, pointer=None), is_plain=True)
-
-
 @dataclass(slots=True)
 class WrittenRows:
     """What the thread that wrote a batch has read in the store: rows that it wrote inverted or once
-    more, or deleted with a rollback, by their keys, and the ranges of rows that it set aside."""
+    more, by their keys, and the ranges of rows that it set aside."""
 
-    rows: dict[bytes, bytes | None] = field(default_factory=dict)
+    rows: dict[bytes, bytes] = field(default_factory=dict)
     asides: list[IndexedRange] = field(default_factory=list)
 
 
@@ -298,11 +244,8 @@ def write_batch(batch: WriteBatch, written: WrittenRows, store: Store) -> None:
     Only one thread writes. So no row can be removed between the read of a row and its write, and a
     row that is gone is not written again.
     """
-    batch.make_rows()
     for inversion in batch.inversions:
         _invert(batch, store, inversion, written)
-    for step in batch.rollbacks:
-        _roll_back(batch, store, step, written)
     for renewal in batch.renewals:
         _renew(batch, store, renewal, written)
     records = [*batch.puts.items(), *written.rows.items(), *batch.delayed]
@@ -322,45 +265,16 @@ def _invert(batch: WriteBatch, store: Store, inversion: Inversion, written: Writ
     for key, value in store.scan(inversion.start, inversion.stop):
         # A row that this batch deletes stays deleted, and one that it has inverted counts once.
         is_decided = key in batch.puts or key in written.rows
-        new_value = None if is_decided else _inverted(key, value, inversion.pointer)
-        if new_value is not None:
-            written.rows[key] = new_value
+        inverted = None if is_decided else _inverted(key, value, inversion.pointer)
+        if inverted is not None:
+            written.rows[key] = inverted
             offset = offset_in(key)
             first = runs.pop()[0] if is_in_run else offset
             runs.append((first, offset))
-        is_in_run = new_value is not None
+        is_in_run = inverted is not None
     if inversion.aside is not None:
         for first, last in runs:
             written.asides.append(replace(inversion.aside, first=first, last=last))
-
-
-def _roll_back(batch: WriteBatch, store: Store, step: RollbackStep, written: WrittenRows) -> None:
-    """Roll back the first rows of a step. All steps of a batch have equal parts, so that a large
-    publish holds up no small one."""
-    rows_left = max(1, ROLLBACK_ROWS_MAX // len(batch.rollbacks))
-    bytes_left = ROLLBACK_BYTES_MAX // len(batch.rollbacks)
-    before, step.reached = step.reached, None
-    for entry in step.entries:
-        key_at = undecided_key if entry.kind == DELAYED_ROWS else message_key
-        first = entry.first
-        if before is not None and before[0] == entry.key:
-            first = offset_after(before[1])
-        start, stop = key_at(entry.prefix, first), key_at(entry.prefix, offset_after(entry.last))
-        for key, value in store.scan(start, stop) if entry.kind in PUBLISHED_KINDS else ():
-            if rows_left <= 0 or bytes_left < 0:
-                return
-            step.reached = entry.key, offset_in(key)
-            rows_left -= 1
-            if entry.kind == DELAYED_ROWS:
-                written.rows[key] = None
-            elif key not in batch.puts and key not in written.rows:
-                new_value = _inverted(key, value, entry.pointer)
-                if new_value is not None:
-                    written.rows[key] = new_value
-                    bytes_left -= len(new_value)
-        step.reached = None
-        step.ended.append(entry)
-        written.rows[entry.key] = None
 
 
 def _renew(batch: WriteBatch, store: Store, renewal: Renewal, written: WrittenRows) -> None:
@@ -368,20 +282,25 @@ def _renew(batch: WriteBatch, store: Store, renewal: Renewal, written: WrittenRo
     for key, stored in store.scan(renewal.start, renewal.stop):
         # This batch may have inverted it, or delete it.
         value = written.rows.get(key) or batch.puts.get(key, stored)
-        # Checked under its old key, and framed under its new one.
-        again = None if value is None else _inverted(key, value, -renewal.pointer)
-        if again is not None:
+        row = None if value is None else _row_of(key, value, -renewal.pointer)
+        if row is not None:
             new_key = message_key(renewal.prefix, offset)
-            written.rows[new_key] = frame(new_key, again[0], again[HEAD.size :])
+            written.rows[new_key] = replace(row, tx_pointer=renewal.pointer).to_bytes(new_key)
             offset = offset_after(offset)
 
 
 def _inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:
-    """The value of a row with this pointer, inverted; None if it has another one."""
+    row = _row_of(key, value, pointer)
+    return None if row is None else replace(row, tx_pointer=-pointer).to_bytes(key)
+
+
+def _row_of(key: bytes, value: bytes, pointer: int) -> MessageRow | None:
+    """The row, if it has this pointer."""
     try:
-        return inverted(key, value, pointer)
+        row = MessageRow.from_bytes(key, value)
     except DamagedRowError:
         return None  # never shown to a reader, and reported where it is read
+    return row if row.tx_pointer == pointer else None
 
 
 def apply_durable(batch: WriteBatch, written: WrittenRows, state: StoreState) -> None:
@@ -425,8 +344,8 @@ def _apply_to_index(batch: WriteBatch, written: WrittenRows, index: PointerIndex
         index.add(entry)
     for entry in batch.moved:
         index.discard(entry)
-    for step in batch.rollbacks:
-        index.rolled_back(step.ended)
+    if batch.rolled_back:
+        index.rolled_back(batch.rolled_back)
     if batch.ended:
         index.forget_ended(batch.ended)
 

@@ -8,10 +8,9 @@ from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
 from cluster.membership import Membership
-from cluster.topic_claims import TopicClaims
+from cluster.topic_ownership import TopicOwnership
 from messaging.read.poll import Poll
-from metadata.owner_records import OwnerInfo, OwnerRecords
-from metadata.store_interface import (
+from metadata.store import (
     Condition,
     Key,
     MetadataError,
@@ -19,7 +18,8 @@ from metadata.store_interface import (
     Session,
     Versioned,
 )
-from metadata.topic_records import PersistenceInfo, TopicRecords
+from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
+from metadata.topic_persistence import PersistenceInfo, TopicPersistenceManager
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member
 from tests.messaging.world import Clock, payloads, request
@@ -100,7 +100,7 @@ class Server:
     that its session ended."""
 
     member: Member
-    ownership: TopicClaims
+    ownership: TopicOwnership
 
     def __init__(self, cluster: "Cluster", server_id: str) -> None:
         self.server_id = server_id
@@ -129,11 +129,11 @@ class Server:
     async def start(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.member.serving())
         self.member.service.store.in_thread_read = self.in_thread
-        self.ownership = TopicClaims(
+        self.ownership = TopicOwnership(
             self.identity,
             self.membership,
-            OwnerRecords(self.metadata),
-            TopicRecords(self.metadata),
+            TopicOwnershipManager(self.metadata),
+            TopicPersistenceManager(self.metadata),
             self.member.handover,
             in_thread=self.in_thread,
             chance=self._cluster.chance,
@@ -181,8 +181,8 @@ class Cluster:
         self.member_clock = Clock()
         self.clocks: dict[str, Clock] = {}
         self.servers: dict[str, Server] = {}
-        self.owners = OwnerRecords(store)
-        self.persistence = TopicRecords(store)
+        self.owners = TopicOwnershipManager(store)
+        self.persistence = TopicPersistenceManager(store)
 
     def now_ms(self) -> int:
         return self.member_clock.now_ms

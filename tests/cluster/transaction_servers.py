@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cluster.calls import Calls
-from cluster.forwarding import Owner
 from cluster.membership import Identity
 from cluster.peers import PeerRefusedError, PeerUnansweredError
-from cluster.transaction_rows_client import TransactionRowsClient
-from cluster.transaction_rows_service import TransactionRowsService
-from cluster.transactions_client import TransactionsClient
-from cluster.transactions_service import TransactionsService
+from cluster.routing import Owner
+from cluster.rows_at_owners import RowsOfOwners
+from cluster.rows_here import OwnedRows
+from cluster.transactions_at_leader import TransactionsOfLeader
+from cluster.transactions_here import LeaderOfTransactions
 from kernel.event_loop import Arrivals
 from kernel.exchange import Caller, Request
 from messaging.log.loading import load_index
@@ -25,7 +25,7 @@ from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.topic_handover import TopicHandover
 from messaging.write.group_commit import GroupCommitter
-from metadata.member_records import ServerInfo
+from metadata.members import ServerInfo
 from tests.cluster.shared_store import SharedTables
 from tuff.protocol.errors import (
     OwnershipMovingError,
@@ -352,12 +352,12 @@ class Server:
         me = Identity("c", server_id, incarnation)
         self.view = _View(cluster, self)
         calls = Calls(_Line(cluster.network, self))
-        self.transactions = TransactionsClient(lambda: me, self.view, calls, spawn=self.spawn)
+        self.transactions = TransactionsOfLeader(lambda: me, self.view, calls, spawn=self.spawn)
         self.transactions.begin(cluster.epoch)
-        self.owned = TransactionRowsService(
+        self.owned = OwnedRows(
             lambda: me, self.transactions, self.messaging.rows, self.view, spawn=self.spawn
         )
-        self.rows = TransactionRowsClient(
+        self.rows = RowsOfOwners(
             lambda: me,
             calls,
             self.messaging.rows,
@@ -370,7 +370,7 @@ class Server:
             retry_s=RETRY_S,
         )
         self.manager = self._make_manager()
-        self.leading = TransactionsService(self.manager, self.rows, self.owned, spawn=self.spawn)
+        self.leading = LeaderOfTransactions(self.manager, self.rows, self.owned, spawn=self.spawn)
         calls.serve({**self.owned.handlers(), **self.leading.handlers()})
         self.handlers = {route.operation.path: route.handler for route in calls.routes()}
 
@@ -379,7 +379,6 @@ class Server:
         state = StoreState(
             now_ms=lambda: self.cluster.now_ms,
             may_delete=lambda: True,
-            may_enter=lambda: True,
             tail_bytes_max=1 << 20,
             longest_transaction_s=100.0,
             is_shared=True,
@@ -447,7 +446,7 @@ class Server:
     # What a client asks.
 
     async def begin(self, caller: Caller | None = None) -> OpenTransaction:
-        return await self.manager.runner.start(
+        return await self.manager.completion.start(
             StartRequest(timeout_s=300, client="c", caller=caller)
         )
 

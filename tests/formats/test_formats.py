@@ -1,6 +1,5 @@
 """docs/formats.md is what the server writes: each worked example, both ways."""
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from messaging.log.store_end import StoreEnd
 from tests.formats import examples
 from tests.formats.examples import PAGE, Example, plain, read_examples
 from tests.formats.message_rows import read_row
@@ -27,12 +25,11 @@ from tests.formats.transaction_files import (
     read_proof,
     read_snapshot,
 )
-from tuff.protocol.ids import Offset
 from tuff_storage.disk.backup_archive import ArchiveError, read_parts
 from tuff_storage.disk.locks import LOCK_FILE, DirectoryLock
 from tuff_storage.disk.records import pack_frame
 from tx.edits import encode_edit
-from tx.file_headers import DamagedFilesError
+from tx.files import DamagedFilesError
 from tx.snapshot_file import pack_snapshot
 from tx.snapshot_file import read_snapshot as server_read_snapshot
 from tx.wal import pack_proof
@@ -60,7 +57,6 @@ def decode(example: Example) -> Any:
         "lock-file": read_lock,
         "frame": lambda data: {"body": (read_frame(data, 0) or (b"",))[0]},
         "file-header": lambda data: read_beginning(data)[0],
-        "messages-end": lambda data: json.loads((read_frame(data, 0) or (b"",))[0]),
         "log": read_log,
         "snapshot": read_snapshot,
         "snapshot-of-jobs": read_snapshot,
@@ -92,7 +88,6 @@ def encode(example: Example) -> Mapping[str, bytes]:
     writers: Mapping[str, Callable[[], bytes]] = {
         "proof": lambda: pack_proof(**means),
         "frame": lambda: pack_frame(means["body"].encode()),
-        "messages-end": lambda: StoreEnd(**means | {"last": Offset(*means["last"])}).to_bytes(),
         "file-header": lambda: examples.file_header(means),
         "archive": lambda: examples.archive(means),
         "metadata-entry": lambda: examples.metadata_entry(means),
@@ -102,9 +97,7 @@ def encode(example: Example) -> Mapping[str, bytes]:
     return {"bytes": data} if example.name != "proof" else {"body": data[FRAME_HEAD_SIZE:]}
 
 
-@pytest.mark.parametrize(
-    "example", named(".*-row|edit-|proof|frame|file-header|archive|metadata-|messages-end")
-)
+@pytest.mark.parametrize("example", named(".*-row|edit-|proof|frame|file-header|archive|metadata-"))
 def test_the_server_writes_the_bytes_of_the_page(example: Example) -> None:
     assert encode(example) == example.parts
 

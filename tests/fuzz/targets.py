@@ -86,7 +86,7 @@ from tuff_storage.disk.records import pack_frame
 from tuff_storage.leveldb.log import MalformedError as MalformedLevelDbError
 from tuff_storage.leveldb.log import Record, read_batch, read_records
 from tx.edits import MalformedError, decode_edit
-from tx.file_headers import HEAD_SIZE, DamagedFilesError, FileKind, read_header
+from tx.files import HEAD_SIZE, DamagedFilesError, FileKind, read_header
 from tx.snapshot_file import read_snapshot
 from tx.wal import read_log
 
@@ -304,8 +304,7 @@ def _share_records() -> list[bytes]:
     return [
         group_records.SHARE_RECORDS.to_bytes(each)
         for each in (
-            group_records.ReadRecord(read_to=bytes(20)),
-            group_records.WindowRecord(ids=(bytes(20),), key=b"a", behind=bytes(20), further=3),
+            group_records.LowMarkRecord(low=bytes(20)),
             group_records.RejectedRecord(ids=(bytes(20),), pointer=9),
         )
     ]

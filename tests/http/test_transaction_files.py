@@ -11,7 +11,7 @@ from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, created
 from tests.http.client import Client, ok, refused
 from tests.http.conftest import NewServer
 from tests.http.process import serve
-from tx.file_headers import list_files
+from tx.files import list_files
 
 Left = tuple[Path, Tx]  # what a server left: its home, and a transaction that was open
 Copy = Callable[[str], Left]
@@ -73,7 +73,7 @@ def goes_on_without_transactions(client: Client, tx: Tx) -> dict[str, Any]:
     assert topic.read() == ["a", "b", "c"]
     for reply in (
         client.post(TRANSACTIONS), tx.commit(), tx.outcome(), topic.publish("x", tx=tx.id),
-        client.post(f"{TRANSACTIONS}/snapshot"),
+        topic.poll(isolation="committed"), client.post(f"{TRANSACTIONS}/snapshot"),
     ):  # fmt: skip
         refused(reply, 503, "transactions_unavailable")
         assert reply.header("Retry-After")

@@ -57,6 +57,7 @@ def refuses_transactions(client: Client, topic: Topic, tx: Tx, detail: object) -
         client.post(f"{TRANSACTIONS}/snapshot"), topic.publish("x", tx=tx.id),
         topic.avro("publish", publish_request([b"x"], pointer=int(tx.id))),
         topic.store("x", tx=tx.id), topic.rollback(detail), topic.poll(tx=tx.id),
+        topic.poll(isolation="committed"), topic.browse(isolation="committed"),
         topic.offsets(isolation="committed"), topic.offsets(tx=tx.id), client.get("/v1/sinks"),
         client.get("/v1/sinks/s"), client.delete("/v1/sinks/s"),
         client.post("/v1/sinks/s/epochs/0", {"runId": "a"}),

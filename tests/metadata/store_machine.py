@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from metadata.store_interface import (
+from metadata.store import (
     BadVersionError,
     Condition,
     EntryExistsError,

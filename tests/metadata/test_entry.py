@@ -15,7 +15,7 @@ from metadata.entry import (
     require_value,
     require_version,
 )
-from metadata.store_interface import (
+from metadata.store import (
     BadVersionError,
     Condition,
     DamagedEntryError,

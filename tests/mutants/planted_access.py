@@ -43,8 +43,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a request that was answered stays admitted",
         "process/dispatch.py",
-        "            self._dispatcher.admission.leave()\n",
-        "            pass\n",
+        "        self.leave(call)\n",
+        "",
         (
             f"{_JOINT}::test_a_commit_that_is_refused_fails_by_itself",
             f"{_MANY}::test_a_reply_to_a_client_that_has_disconnected_is_dropped",
@@ -53,8 +53,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a request that is given up stays admitted",
         "process/dispatch.py",
-        '        self._end(ConnectionResetError("the client has disconnected"))\n',
-        "",
+        "        work.give_up()\n        self._dispatcher.leave(self)\n",
+        "        work.give_up()\n",
         (f"{_REQUESTS}::test_a_read_ends_when_its_client_disconnects",),
     ),
     Mutant(
@@ -286,7 +286,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "another owner lets each publisher write under a transaction",
-        "cluster/transactions_client.py",
+        "cluster/transactions_at_leader.py",
         "        require_writer(caller, key.pointer, join.principal)\n",
         "",
         (

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from tests.mutants.planted import Mutant
 
-_LOST = "tests/http/test_lost_message_store.py"
 _SHARE = "tests/groups/test_share_groups.py"
 _WORKER = "tests/client/test_share_consumer.py"
 _CONSUMER = "tests/client/test_consumer.py"
@@ -130,8 +129,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a full disk keeps its spare file while the store can't be opened",
         "messaging/service.py",
-        "        await self._make_room()\n        if self.committer.lack_of_last_space is not None or",
-        "        if self.committer.lack_of_last_space is not None or",
+        "        await self._make_room()\n        if self.committer.lack_of_last_space is not None:\n            now_ms",
+        "        if self.committer.lack_of_last_space is not None:\n            now_ms",
         (
             "tests/messaging/test_making_room.py::test_a_store_that_is_down_gets_the_space_that_is_kept_to_be_opened_again",
         ),
@@ -185,40 +184,6 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "if self._may_forget() else 0",
         "if True else 0",
         ("tests/tx/test_outcomes.py::test_no_outcome_is_forgotten_by_a_doubtful_clock",),
-    ),
-    Mutant(
-        "a large request is decoded on the event loop",
-        "messaging/write/publish.py",
-        "            if len(request.body) > LARGE_BODY_BYTES:\n",
-        "            if False:\n",
-        ("tests/messaging/test_publish.py::test_a_large_request_is_decoded_in_a_thread",),
-    ),
-    Mutant(
-        "rows of a large publish are not made",
-        "messaging/write/write_batch.py",
-        "    batch.make_rows()\n",
-        "",
-        (
-            "tests/messaging/test_publish.py::test_rows_of_large_publishes_keep_their_places_in_a_batch",
-        ),
-    ),
-    Mutant(
-        "a rollback is one batch, however many rows it has",
-        "messaging/write/write_batch.py",
-        "            if rows_left <= 0 or bytes_left < 0:\n",
-        "            if False:\n",
-        (
-            "tests/messaging/test_transaction_ends.py::test_a_rollback_goes_in_steps_between_which_other_writes_have_their_turn",
-        ),
-    ),
-    Mutant(
-        "a read in the snapshot of an ended transaction sees a part of a publish",
-        "messaging/read/poll.py",
-        "invalids=PointerList((*snapshot.invalids, *own))",
-        "invalids=snapshot.invalids",
-        (
-            "tests/messaging/test_transaction_ends.py::test_a_reader_in_the_snapshot_of_an_ended_transaction_sees_no_part_of_a_publish",
-        ),
     ),
     Mutant(
         "a publish gets the rows of another topic's run",
@@ -738,38 +703,5 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         (
             "tests/client/test_retries.py::test_a_lost_publish_that_the_server_does_not_know_stays_unknown",
         ),
-    ),
-    Mutant(
-        "a store that has lost its last batches is continued",
-        "messaging/log/store_end.py",
-        "found.batch_number >= self.batch_number:",
-        "found.batch_number:",
-        (
-            f"{_LOST}::test_messages_that_are_gone_after_a_clean_stop_keep_the_store_down",
-            f"{_LOST}::test_an_older_copy_of_the_messages_is_not_continued",
-        ),
-    ),
-    Mutant(
-        "an accepted loss accepts the next one too",
-        "messaging/service.py",
-        "                await self.record_end()\n",
-        "                pass\n",
-        (f"{_LOST}::test_a_loss_that_was_accepted_accepts_no_later_one[its end-settings0]",),
-    ),
-    Mutant(
-        "the accepted loss of a whole store accepts the next one too",
-        "process/component_link.py",
-        "            if found:\n                await self._messaging.record_end()",
-        "            if False:\n                await self._messaging.record_end()",
-        (
-            f"{_LOST}::test_a_loss_that_was_accepted_accepts_no_later_one[all, after a kill-settings0]",
-        ),
-    ),
-    Mutant(
-        "messages go on though commits prove that some are lost",
-        "process/component_link.py",
-        "        if self._transactions.durable.lost_messages is not None:\n",
-        "        if False:\n",
-        (f"{_LOST}::test_committed_messages_that_are_gone_after_a_kill_keep_the_store_down",),
     ),
 )

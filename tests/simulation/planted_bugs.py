@@ -69,7 +69,7 @@ BUGS = (
     ),
     planted(
         "conflicts-not-checked-at-commit",
-        "tx/decisions.py",
+        "tx/decide.py",
         "(conflict := state.committers.conflict(opened.transaction, changes)) is not None",
         "(conflict := None) is not None",
     ),
@@ -119,9 +119,9 @@ BUGS = (
         "rollback-marks-rows-of-other-transactions",
         (
             Change(
-                "messaging/model/rows.py",
-                "    if not body.startswith(_SIGNED_POINTER.pack(pointer)):\n        return None\n",
-                "",
+                "messaging/write/write_batch.py",
+                "return row if row.tx_pointer == pointer else None",
+                "return None if row.tx_pointer is None else row",
             ),
             Change(
                 "messaging/write/publish.py",
@@ -150,7 +150,7 @@ BUGS = (
     ),
     planted(
         "abort-does-not-wait-for-its-rows",
-        "tx/decisions.py",
+        "tx/decide.py",
         "    if opened.is_short and not has_rows:\n",
         "    if opened.is_short:\n",
     ),
@@ -180,7 +180,7 @@ BUGS = (
     ),
     planted(
         "can-commit-lost-in-a-crash",
-        "tx/decisions.py",
+        "tx/decide.py",
         "opened.survived_crash and opened.is_short",
         "False and opened.is_short",
     ),
@@ -436,7 +436,7 @@ BUGS = (
     planted(
         "older-run-of-a-sink-commits",
         "tx/sinks.py",
-        "                await self._runner.invalidate(sink.transaction_id)\n",
+        "                await self._completion.invalidate(sink.transaction_id)\n",
         "                await self._start(asked, lease, client)\n",
     ),
     planted(
@@ -564,11 +564,25 @@ BUGS = (
         "_verdict(query, offset, row) is Verdict.BLOCK",
         "False",
     ),
-    planted(
+    PlantedBug(
         "publish-marked-rolled-back-in-parts",
-        "messaging/read/poll.py",
-        "            return replace(snapshot, invalids=PointerList((*snapshot.invalids, *own)))\n",
-        "            return snapshot\n",
+        (
+            Change(
+                "messaging/write/transaction_rows.py",
+                "        batches = list(_batches(entries)) or [[]]\n",
+                """        from dataclasses import replace
+        from messaging.model.rows import offset_after
+        parts = []
+        for entry in entries:
+            first = entry.first
+            while entry.kind == MESSAGE_ROWS and first <= entry.last:
+                last = min(entry.last, offset_after(first, ROLLBACK_ROWS_MAX - 1))
+                parts.append(replace(entry, first=first, last=last))
+                first = offset_after(last)
+        batches = list(_batches(parts)) or [[]]
+""",
+            ),
+        ),
         "publish-marked-in-two-batches",
     ),
 )
@@ -594,7 +608,7 @@ RARE_BUGS = (
     ),
     planted(
         "prepare-reported-before-it-is-durable",
-        "tx/machine_runner.py",
+        "tx/completion.py",
         "            await self._durable.synced_in_time(found.prepared.lsn)\n",
         "            pass\n",
         "prepare-asked-for-before-a-power-cut",
@@ -609,7 +623,7 @@ RARE_BUGS = (
     planted(
         "what-was-rolled-back-returns",
         "messaging/write/write_batch.py",
-        "        is_in_run = new_value is not None\n",
+        "        is_in_run = inverted is not None\n",
         "        if not runs:\n"
         "            runs.append((offset_in(key), offset_in(key)))\n"
         "        is_in_run = True\n",

@@ -23,7 +23,7 @@ from tx.edits import (
     decode_edit,
     encode_edit,
 )
-from tx.file_headers import (
+from tx.files import (
     DamagedFilesError,
     FileHeader,
     FileKind,

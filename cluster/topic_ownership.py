@@ -22,14 +22,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from cluster.forwarding import Owner
 from cluster.membership import Identity, Membership
+from cluster.routing import Owner
 from kernel.event_loop import FutureTask, InThread
 from messaging.log.topics import topic_not_found
-from metadata.member_records import ServerInfo
-from metadata.owner_records import OwnerInfo, OwnerRecords
+from metadata.members import ServerInfo
 from metadata.placement import least_loaded, preferred, topics_to_release
-from metadata.store_interface import (
+from metadata.store import (
     BadVersionError,
     EntryExistsError,
     Expected,
@@ -37,11 +36,12 @@ from metadata.store_interface import (
     NoEntryError,
     Versioned,
 )
-from metadata.topic_records import (
+from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
+from metadata.topic_persistence import (
     OwnerRange,
     PersistenceInfo,
     StaleClaimError,
-    TopicRecords,
+    TopicPersistenceManager,
 )
 from tuff.protocol.errors import (
     OwnershipMovingError,
@@ -87,7 +87,7 @@ class _OwnedTopic:
     info: OwnerInfo
 
 
-class TopicClaims:
+class TopicOwnership:
     """Lives on the event loop; the metadata store is asked in threads. One change of a topic's
     ownership is under way at a time.
 
@@ -98,8 +98,8 @@ class TopicClaims:
         self,
         identity: Identity,
         membership: Membership,
-        owners: OwnerRecords,
-        persistence: TopicRecords,
+        owners: TopicOwnershipManager,
+        persistence: TopicPersistenceManager,
         handover: Handover,
         *,
         in_thread: InThread,

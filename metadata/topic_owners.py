@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from metadata.json_values import Fields, decoded, encoded, read_value, topic_key, topic_of
-from metadata.store_interface import (
+from metadata.store import (
     BadVersionError,
     Condition,
     EntryExistsError,
@@ -55,7 +55,7 @@ class OwnerInfo:
     floor: Floor
 
 
-class OwnerRecords:
+class TopicOwnershipManager:
     """Owner records in a metadata store. Calls block, and any thread may call.
 
     Every method also raises MetadataUnavailableError, as the store does.

@@ -22,13 +22,13 @@ from functools import partial
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 
-from metadata.store import BadVersionError, Expected, MetadataStore, Versioned
-from metadata.topic_owners import (
+from metadata.owner_records import (
     OwnerInfo,
+    OwnerRecords,
     TopicOwnerInfoExistsError,
-    TopicOwnershipManager,
 )
-from metadata.topic_persistence import OwnerRange, PersistenceInfo, TopicPersistenceManager
+from metadata.store_interface import BadVersionError, Expected, MetadataStore, Versioned
+from metadata.topic_records import OwnerRange, PersistenceInfo, TopicRecords
 from tuff.protocol.ids import NO_FLOOR, Offset, TopicId
 
 SERVERS_MAX = 200  # threads; each has a connection with threads of its own
@@ -52,8 +52,8 @@ class Claimer:
 
     def __init__(self, server_id: str, store: MetadataStore) -> None:
         self.server_id = server_id
-        self._ownership = TopicOwnershipManager(store)
-        self._persistence = TopicPersistenceManager(store)
+        self._ownership = OwnerRecords(store)
+        self._persistence = TopicRecords(store)
 
     def read(self, topic: TopicId) -> Versioned[OwnerInfo] | None:
         return self._ownership.read_owner_info(topic)
@@ -190,8 +190,8 @@ def require_consistent(
     store: MetadataStore, claimers: Sequence[Claimer], topics: Sequence[TopicId]
 ) -> None:
     """Raises AssertionError unless the owner of each topic is that of its newest range."""
-    owners = dict(TopicOwnershipManager(store).scan())
-    ranges = {topic: found.value.ranges for topic, found in TopicPersistenceManager(store).scan()}
+    owners = dict(OwnerRecords(store).scan())
+    ranges = {topic: found.value.ranges for topic, found in TopicRecords(store).scan()}
     assert owners.keys() == ranges.keys() == set(topics)
     known = {each.server_id for each in claimers}
     for topic, owner in owners.items():
@@ -203,7 +203,7 @@ def require_consistent(
 @contextmanager
 def opened(home: Path) -> Iterator[Callable[[], MetadataStore]]:
     """How a server opens the store."""
-    from metadata.zookeeper import ZooKeeperStore
+    from metadata.zookeeper_store import ZooKeeperStore
     from tests.metadata.zookeeper_server import ZooKeeperServer
 
     server = ZooKeeperServer(home / "zookeeper")

@@ -9,8 +9,8 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
+from cluster.forwarding import Owner
 from cluster.peers import PeerRefusedError
-from cluster.routing import Owner
 from kernel.event_loop import Spawn
 from kernel.exchange import Reply, Request, Route
 from metadata.json_values import Fields

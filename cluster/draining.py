@@ -5,7 +5,7 @@ import logging
 from typing import Protocol
 
 from kernel.event_loop import SharedTimeout, Spawn
-from metadata.store import MetadataError
+from metadata.store_interface import MetadataError
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.sentences import counted
@@ -16,7 +16,7 @@ ROUND_S = 0.5  # seconds between two rounds; a topic that could not be given awa
 
 
 class Draining(Protocol):
-    """The ownership of topics, as far as a drain needs it (`TopicOwnership`)."""
+    """The ownership of topics, as far as a drain needs it (`TopicClaims`)."""
 
     is_draining: bool
 

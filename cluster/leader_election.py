@@ -11,11 +11,11 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cluster.forwarding import Owner
 from cluster.membership import Identity
-from cluster.routing import Owner
 from kernel.log_events import event
 from metadata.json_values import Fields, decoded, encoded, read_value
-from metadata.store import (
+from metadata.store_interface import (
     BadVersionError,
     EntryExistsError,
     Expected,

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from kernel.log_events import event
 from metadata.layout import MANAGERS, Layout, join_layout
-from metadata.members import Members, ServerInfo
-from metadata.store import MetadataStore, Session
+from metadata.member_records import Members, ServerInfo
+from metadata.store_interface import MetadataStore, Session
 from tuff.protocol.ids import NO_FLOOR, Floor
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from kernel.event_loop import InThread, Spawn
-from metadata.members import ServerInfo
+from metadata.member_records import ServerInfo
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ class RequestCounts:
 
 
 def counted(route: Route, counts: RequestCounts) -> Route:
-    """A route whose requests are counted. Another server may answer it (cluster/routing.py)."""
+    """A route whose requests are counted. Another server may answer it (cluster/forwarding.py)."""
 
     async def handler(request: Request) -> Reply:
         try:

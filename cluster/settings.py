@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from metadata.server_ids import check_server_id
-from metadata.store import SESSION_S_MAX
+from metadata.store_interface import SESSION_S_MAX
 
 SESSION_S_MIN = 1.0  # seconds; a shorter pause of a healthy process must not end its session
 

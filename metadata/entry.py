@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metadata.keys import encode_key
-from metadata.store import (
+from metadata.store_interface import (
     SESSION_S_MAX,
     SESSION_S_MIN,
     VALUE_BYTES_MAX,

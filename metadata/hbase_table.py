@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from metadata.entry import Entry
 from metadata.keys import decode_key, encode_key, range_below
-from metadata.store import DamagedEntryError, Key, MetadataUnavailableError
+from metadata.store_interface import DamagedEntryError, Key, MetadataUnavailableError
 from tuff_storage.disk.locks import StoreError
 from tuff_storage.hbase_gateway import (
     Addresses,

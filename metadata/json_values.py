@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from metadata.keys import encode_key
-from metadata.store import DamagedEntryError, Key, MetadataStore, Versioned
+from metadata.store_interface import DamagedEntryError, Key, MetadataStore, Versioned
 from tuff.protocol.errors import BadRequestError, InvalidNameError, TuffError
 from tuff.protocol.ids import TopicId
 

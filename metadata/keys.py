@@ -9,7 +9,7 @@ The keys below a prefix are the encoded keys that begin with the encoded prefix 
 
 from urllib.parse import quote, unquote
 
-from metadata.store import KEY_BYTES_MAX, Key
+from metadata.store_interface import KEY_BYTES_MAX, Key
 
 _SEPARATOR = "/"
 _BEHIND_SEPARATOR = "0"

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from metadata import members, topic_owners, topic_persistence
+from metadata import member_records, owner_records, topic_records
 from metadata.json_values import Fields, decoded, encoded, read_value
-from metadata.store import (
+from metadata.store_interface import (
     DamagedEntryError,
     EntryExistsError,
     Expected,
@@ -29,10 +29,10 @@ KEY: Key = ("layout",)
 
 # The managers of this version of the software, by the kind of their keys.
 MANAGERS: Mapping[str, int] = {
-    topic_owners.KIND: topic_owners.FORMAT,
-    topic_owners.RELEASED_KIND: topic_owners.FORMAT,
-    topic_persistence.KIND: topic_persistence.FORMAT,
-    "servers": members.FORMAT,
+    owner_records.KIND: owner_records.FORMAT,
+    owner_records.RELEASED_KIND: owner_records.FORMAT,
+    topic_records.KIND: topic_records.FORMAT,
+    "servers": member_records.FORMAT,
 }
 
 _CLUSTER_ID = re.compile(r"[0-9a-f]{32}")

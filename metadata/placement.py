@@ -6,7 +6,7 @@ Both are pure: the caller reads the members, writes the records, and moves the t
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 
-from metadata.members import ServerInfo
+from metadata.member_records import ServerInfo
 
 
 def least_loaded(members: Mapping[str, ServerInfo], chance: Callable[[int], int]) -> str | None:

@@ -24,7 +24,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.hosts import collect_hosts
 from kazoo.retry import KazooRetry
 
-from metadata.store import MetadataError, MetadataUnavailableError
+from metadata.store_interface import MetadataError, MetadataUnavailableError
 
 CLOSE_S_MAX = 2.0  # seconds; a server that hangs does not delay the end of the process for longer
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.05, 1.0  # seconds between attempts to connect

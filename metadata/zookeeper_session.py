@@ -23,7 +23,7 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Close, Connect
 
 from kernel.log_events import event
-from metadata.store import MetadataError, MetadataUnavailableError
+from metadata.store_interface import MetadataError, MetadataUnavailableError
 from metadata.zookeeper_connection import (
     HANDSHAKE_S_MAX,
     RECONNECT_S_MIN,

@@ -16,7 +16,7 @@ from kazoo.client import KazooState
 from kazoo.protocol.states import EventType
 
 from metadata.keys import decode_key, is_at_or_below
-from metadata.store import Key
+from metadata.store_interface import Key
 from metadata.zookeeper_connection import Connection
 
 Changed = Callable[[], None]

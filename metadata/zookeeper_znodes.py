@@ -28,7 +28,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from metadata.entry import Entry, live
 from metadata.keys import decode_key, encode_key
-from metadata.store import DamagedEntryError, Key, SessionLostError, Versioned
+from metadata.store_interface import DamagedEntryError, Key, SessionLostError, Versioned
 from metadata.zookeeper_connection import Connection, ask, refused
 
 SCAN_CALLS_MAX = 256  # calls sent together; 128 MiB, if all values have the greatest size

@@ -11,24 +11,24 @@ from functools import partial
 from typing import TypeVar
 
 from cluster.draining import Drain
-from cluster.leader_election import KEY as LEADER_KEY
-from cluster.leader_election import Election, FilesRecord, Tenancy
-from cluster.membership import Membership
-from cluster.partitions_elsewhere import OtherOwners
-from cluster.peers import Peers
-from cluster.reach import Reach, may_lead
-from cluster.request_counts import RequestCounts, counted
-from cluster.routes import JoinedCluster, listing_routes
-from cluster.routes import routes as cluster_routes
-from cluster.routing import (
+from cluster.forwarding import (
     Owner,
     leader_route,
     proven_route,
     topic_route,
     topics_route,
 )
+from cluster.leader_election import KEY as LEADER_KEY
+from cluster.leader_election import Election, FilesRecord, Tenancy
+from cluster.membership import Membership
+from cluster.operator_routes import JoinedCluster, listing_routes
+from cluster.operator_routes import routes as cluster_routes
+from cluster.partitions_client import PartitionsClient
+from cluster.peers import Peers
+from cluster.reach import Reach, may_lead
+from cluster.request_counts import RequestCounts, counted
 from cluster.settings import ClusterSettings
-from cluster.topic_ownership import TopicOwnership
+from cluster.topic_claims import TopicClaims
 from kernel.event_loop import InThread, Spawn
 from kernel.exchange import Route
 from messaging.engines.engine import StoreError
@@ -36,10 +36,10 @@ from messaging.engines.hbase.journal import Member
 from messaging.engines.hbase.store import HBaseOpener
 from messaging.service import MessagingService
 from messaging.topic_handover import TopicHandover
-from metadata.members import ServerInfo
-from metadata.store import MetadataError, MetadataStore
-from metadata.topic_owners import TopicOwnershipManager
-from metadata.topic_persistence import TopicPersistenceManager
+from metadata.member_records import ServerInfo
+from metadata.owner_records import OwnerRecords
+from metadata.store_interface import MetadataError, MetadataStore
+from metadata.topic_records import TopicRecords
 from process import cluster_metrics
 from process.cluster_transactions import ClusterTransactions
 from process.metrics import Gauge
@@ -103,7 +103,7 @@ class ClusterMember:
         messaging.groups.log_changed = self.note_change
         self._handover = TopicHandover(messaging.store, messaging.state, messaging.committer)
         self.peers = peers
-        messaging.groups.other_owners = OtherOwners(self, peers)
+        messaging.groups.other_owners = PartitionsClient(self, peers)
         self._open_metadata = open_metadata
         self._new_cluster_id = new_cluster_id
         self._now_ms = now_ms
@@ -137,7 +137,7 @@ class ClusterMember:
         return self.joined().identity.cluster_id
 
     @property
-    def ownership(self) -> TopicOwnership:
+    def ownership(self) -> TopicClaims:
         """Raises: StartingError: this server has not joined yet."""
         return self.joined().ownership
 
@@ -168,8 +168,8 @@ class ClusterMember:
             lost=lambda: _post(loop, self._lost),
         )
         self._tables.member = Member(identity.cluster_id, identity.server_id, identity.incarnation)
-        owners, persistence = TopicOwnershipManager(store), TopicPersistenceManager(store)
-        ownership = TopicOwnership(
+        owners, persistence = OwnerRecords(store), TopicRecords(store)
+        ownership = TopicClaims(
             identity,
             membership,
             owners,

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from cluster.operator_routes import JoinedCluster
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts
-from cluster.routes import JoinedCluster
 from process.metrics import Gauge
 
 

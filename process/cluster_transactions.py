@@ -7,14 +7,14 @@ from contextlib import suppress
 from typing import Protocol
 
 from cluster.calls import Calls
+from cluster.forwarding import Leader, Ownership
 from cluster.membership import Identity
+from cluster.operator_routes import JoinedCluster
 from cluster.peers import Peers
-from cluster.routes import JoinedCluster
-from cluster.routing import Leader, Ownership
-from cluster.rows_at_owners import RowsOfOwners
-from cluster.rows_here import OwnedRows
-from cluster.transactions_at_leader import TransactionsOfLeader
-from cluster.transactions_here import LeaderOfTransactions
+from cluster.transaction_rows_client import TransactionRowsClient
+from cluster.transaction_rows_service import TransactionRowsService
+from cluster.transactions_client import TransactionsClient
+from cluster.transactions_service import TransactionsService
 from kernel.event_loop import InThread, Spawn
 from kernel.exchange import Route
 from messaging.log.loading import load_index
@@ -47,14 +47,14 @@ class ClusterTransactions:
         self._is_closed = asyncio.Event()
         self._prepared: int | None = None  # the epoch in which this server may open transactions
         self._preparing: int | None = None
-        self._leading: LeaderOfTransactions | None = None
+        self._leading: TransactionsService | None = None
 
         def me() -> Identity:
             return joined().identity
 
-        self.of_leader = TransactionsOfLeader(me, view, calls, spawn=spawn)
-        self._owned = OwnedRows(me, self.of_leader, messaging.rows, view, spawn=spawn)
-        self.rows = RowsOfOwners(
+        self.of_leader = TransactionsClient(me, view, calls, spawn=spawn)
+        self._owned = TransactionRowsService(me, self.of_leader, messaging.rows, view, spawn=spawn)
+        self.rows = TransactionRowsClient(
             me,
             calls,
             messaging.rows,
@@ -68,9 +68,7 @@ class ClusterTransactions:
 
     def serve(self, transactions: TransactionManager) -> list[Route]:
         """The routes at which the servers of the cluster ask this one."""
-        self._leading = LeaderOfTransactions(
-            transactions, self.rows, self._owned, spawn=self._spawn
-        )
+        self._leading = TransactionsService(transactions, self.rows, self._owned, spawn=self._spawn)
         self._calls.serve({**self._owned.handlers(), **self._leading.handlers()})
         return self._calls.routes()
 

@@ -14,10 +14,10 @@ from messaging.engines.engine import Engine
 from messaging.engines.hbase.settings import HBaseSettings
 from messaging.engines.hbase.store import HBaseOpener
 from messaging.service import MessagingService
-from metadata.hbase import HBaseMetadataStore, create_table
+from metadata.hbase_store import HBaseMetadataStore, create_table
 from metadata.hbase_table import HBaseMetadataSettings
-from metadata.store import MetadataError, MetadataStore
-from metadata.zookeeper import ZooKeeperStore
+from metadata.store_interface import MetadataError, MetadataStore
+from metadata.zookeeper_store import ZooKeeperStore
 from process.cluster_member import METADATA_THREADS, ClusterMember
 from process.runtime import Runtime
 from process.settings import Settings, SettingsError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from messaging.model.rows import StoreMetadata
 from messaging.service import MessagingService
-from metadata.store import MetadataError
+from metadata.store_interface import MetadataError
 from tuff.protocol.errors import StorageUnavailableError, UnavailableError
 from tx.durable_state import ServiceState
 from tx.manager import TransactionManager

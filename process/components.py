@@ -19,7 +19,7 @@ from messaging.log.store_holder import StoreHolderCheck
 from messaging.log.store_state import OpenStore, StoreState
 from messaging.service import MessagingService
 from messaging.write.group_commit import GroupCommitter
-from metadata.store import MetadataError
+from metadata.store_interface import MetadataError
 from process import backup_stream, health, metrics, session
 from process.allowed_hosts import AllowedHosts
 from process.audit_topic import AuditTopic

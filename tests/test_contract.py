@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.routes import routes as cluster_routes
+from cluster.operator_routes import routes as cluster_routes
 from console.files import routes as console_routes
 from kernel.exchange import Route
 from messaging import disk_use, topic_overview

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.ownership import Claimer, race, races, require_consistent
-from metadata.store import (
+from metadata.store_interface import (
     Condition,
     Expected,
     Key,

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from cluster.forwarding import Owner, leader_route, topic_route, topics_route
 from cluster.peers import Peers
-from cluster.routing import Owner, leader_route, topic_route, topics_route
 from kernel.exchange import Reply, Request, Route
 from process import session
 from process.allowed_hosts import AllowedHosts

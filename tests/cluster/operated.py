@@ -7,19 +7,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from cluster.draining import Drain
+from cluster.forwarding import topic_route
 from cluster.leader_election import Election
 from cluster.membership import Membership
+from cluster.operator_routes import JoinedCluster, listing_routes, routes
 from cluster.peers import Peers
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts, counted
-from cluster.routes import JoinedCluster, listing_routes, routes
-from cluster.routing import topic_route
-from cluster.topic_ownership import TopicOwnership
+from cluster.topic_claims import TopicClaims
 from kernel.event_loop import Arrivals
 from kernel.exchange import Reply, Request, Route, json_reply
-from metadata.store import MetadataStore
-from metadata.topic_owners import TopicOwnershipManager
-from metadata.topic_persistence import TopicPersistenceManager
+from metadata.owner_records import OwnerRecords
+from metadata.store_interface import MetadataStore
+from metadata.topic_records import TopicRecords
 from process.allowed_hosts import AllowedHosts
 from process.cluster_metrics import gauges
 from process.dispatch import Admission, Dispatcher
@@ -144,8 +144,8 @@ def _joined(
         now_ms=lambda: STARTED_MS,
     )
     identity = membership.join(new_cluster_id=CLUSTER_ID, session_s=60.0, lost=lambda: None)
-    owners, persistence = TopicOwnershipManager(store), TopicPersistenceManager(store)
-    ownership = TopicOwnership(
+    owners, persistence = OwnerRecords(store), TopicRecords(store)
+    ownership = TopicClaims(
         identity,
         membership,
         owners,

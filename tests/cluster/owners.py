@@ -8,9 +8,10 @@ from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
 from cluster.membership import Membership
-from cluster.topic_ownership import TopicOwnership
+from cluster.topic_claims import TopicClaims
 from messaging.read.poll import Poll
-from metadata.store import (
+from metadata.owner_records import OwnerInfo, OwnerRecords
+from metadata.store_interface import (
     Condition,
     Key,
     MetadataError,
@@ -18,8 +19,7 @@ from metadata.store import (
     Session,
     Versioned,
 )
-from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
-from metadata.topic_persistence import PersistenceInfo, TopicPersistenceManager
+from metadata.topic_records import PersistenceInfo, TopicRecords
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member
 from tests.messaging.world import Clock, payloads, request
@@ -100,7 +100,7 @@ class Server:
     that its session ended."""
 
     member: Member
-    ownership: TopicOwnership
+    ownership: TopicClaims
 
     def __init__(self, cluster: "Cluster", server_id: str) -> None:
         self.server_id = server_id
@@ -129,11 +129,11 @@ class Server:
     async def start(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.member.serving())
         self.member.service.store.in_thread_read = self.in_thread
-        self.ownership = TopicOwnership(
+        self.ownership = TopicClaims(
             self.identity,
             self.membership,
-            TopicOwnershipManager(self.metadata),
-            TopicPersistenceManager(self.metadata),
+            OwnerRecords(self.metadata),
+            TopicRecords(self.metadata),
             self.member.handover,
             in_thread=self.in_thread,
             chance=self._cluster.chance,
@@ -181,8 +181,8 @@ class Cluster:
         self.member_clock = Clock()
         self.clocks: dict[str, Clock] = {}
         self.servers: dict[str, Server] = {}
-        self.owners = TopicOwnershipManager(store)
-        self.persistence = TopicPersistenceManager(store)
+        self.owners = OwnerRecords(store)
+        self.persistence = TopicRecords(store)
 
     def now_ms(self) -> int:
         return self.member_clock.now_ms

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from metadata.store import MetadataError
+from metadata.store_interface import MetadataError
 from tests.cluster.owners import Cluster, Server, eventually
 from tests.messaging.world import NOON_MS, Clock
 from tests.metadata.memory_store import MemoryMetadataStore

@@ -127,7 +127,7 @@ async def test_a_topic_is_served_after_a_claim_that_failed(cluster: Cluster, num
 async def test_many_topics_are_claimed_by_calls_one_after_the_other(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.topic_ownership.ADOPTED_COUNT_MAX", 3)
+    monkeypatch.setattr("cluster.topic_claims.ADOPTED_COUNT_MAX", 3)
     a, b = await cluster.start("a", "b")
     await claim(a, *topics(8))
     cluster.expire(a)

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cluster.calls import Calls, SharedCall
+from cluster.forwarding import Owner
 from cluster.peers import Peers, PeerUnansweredError
-from cluster.routing import Owner
 from kernel.event_loop import Arrivals
 from metadata.json_values import Fields
 from process.allowed_hosts import AllowedHosts

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import pytest
 
+from cluster.forwarding import Owner
 from cluster.membership import Membership
-from cluster.routing import Owner
-from cluster.topic_ownership import TopicOwnership
+from cluster.topic_claims import TopicClaims
 from kernel.event_loop import FutureTask
-from metadata.store import Key, MetadataStore, Versioned
-from metadata.topic_owners import TopicOwnershipManager
-from metadata.topic_persistence import TopicPersistenceManager
+from metadata.owner_records import OwnerRecords
+from metadata.store_interface import Key, MetadataStore, Versioned
+from metadata.topic_records import TopicRecords
 from tests.metadata.memory_store import MemoryMetadataStore
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import Floor, Offset, TopicId
@@ -112,11 +112,11 @@ class Node:
         )
         self.messages = Messages()
         self._threads = ThreadPoolExecutor(4)
-        self.ownership = TopicOwnership(
+        self.ownership = TopicClaims(
             self.identity,
             self.membership,
-            TopicOwnershipManager(store),
-            TopicPersistenceManager(store),
+            OwnerRecords(store),
+            TopicRecords(store),
             self.messages,
             in_thread=self._in_thread,
             chance=lambda _: 0,
@@ -251,7 +251,7 @@ def test_a_server_claims_what_was_given_to_it_even_if_others_have_fewer_topics(
 def test_a_generation_that_the_last_owner_did_not_record_is_recorded_by_the_next(
     world: World,
 ) -> None:
-    persistence = TopicPersistenceManager(world.store)
+    persistence = TopicRecords(world.store)
 
     async def scenario() -> None:
         await world.end_the_first()
@@ -267,7 +267,7 @@ def test_a_generation_that_the_last_owner_did_not_record_is_recorded_by_the_next
 
 def test_a_change_while_an_earlier_one_is_recorded_is_recorded_later(world: World) -> None:
     """The topic was deleted while its creation was being recorded."""
-    persistence = TopicPersistenceManager(world.store)
+    persistence = TopicRecords(world.store)
     messages, ownership = world.heir.messages, world.heir.ownership
 
     async def scenario() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from cluster.partitions_elsewhere import OtherOwners
+from cluster.partitions_client import PartitionsClient
 from messaging.groups.consumer_state import GroupState
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.member_requests import Heartbeat
@@ -118,7 +118,7 @@ async def test_the_coordinator_asks_the_owner_of_a_topic(
     published = await publish(ORDERS.partition(1), PublishRequest(None, [b"one", b"two"]))
     for topic in (ORDERS, MISSING):
         front.owners.of_topics[topic] = owner.owner
-    asked = OtherOwners(front.owners, front.peers)
+    asked = PartitionsClient(front.owners, front.peers)
 
     assert await asked.partitions(ORDERS) == [0, 1, 2]
     earliest, end = await asked.ends(ORDERS.partition(1), Isolation.COMMITTED)

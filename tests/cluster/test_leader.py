@@ -6,7 +6,7 @@ import pytest
 
 from cluster.leader_election import FILES_KEY, FORMAT, FilesRecord
 from metadata.json_values import encoded
-from metadata.store import BadVersionError, Expected
+from metadata.store_interface import BadVersionError, Expected
 from tests.metadata.memory_store import MemoryMetadataStore
 
 

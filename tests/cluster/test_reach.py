@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from cluster.reach import READ_COUNTS_S, Reach, may_lead, why_replaceable
-from metadata.members import ServerInfo
+from metadata.member_records import ServerInfo
 
 T = TypeVar("T")
 

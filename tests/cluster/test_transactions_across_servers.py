@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.routing import Owner
-from cluster.rows_at_owners import CLOSE_S_MAX
+from cluster.forwarding import Owner
+from cluster.transaction_rows_client import CLOSE_S_MAX
 from kernel.exchange import Caller
 from messaging.read.poll import Poll
 from tests.cluster.transaction_servers import NOON_MS, WITHIN_S, Cluster, Sent, turns

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cluster.calls import Calls
+from cluster.forwarding import Owner
 from cluster.membership import Identity
 from cluster.peers import PeerRefusedError, PeerUnansweredError
-from cluster.routing import Owner
-from cluster.rows_at_owners import RowsOfOwners
-from cluster.rows_here import OwnedRows
-from cluster.transactions_at_leader import TransactionsOfLeader
-from cluster.transactions_here import LeaderOfTransactions
+from cluster.transaction_rows_client import TransactionRowsClient
+from cluster.transaction_rows_service import TransactionRowsService
+from cluster.transactions_client import TransactionsClient
+from cluster.transactions_service import TransactionsService
 from kernel.event_loop import Arrivals
 from kernel.exchange import Caller, Request
 from messaging.log.loading import load_index
@@ -25,7 +25,7 @@ from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.topic_handover import TopicHandover
 from messaging.write.group_commit import GroupCommitter
-from metadata.members import ServerInfo
+from metadata.member_records import ServerInfo
 from tests.cluster.shared_store import SharedTables
 from tuff.protocol.errors import (
     OwnershipMovingError,
@@ -352,12 +352,12 @@ class Server:
         me = Identity("c", server_id, incarnation)
         self.view = _View(cluster, self)
         calls = Calls(_Line(cluster.network, self))
-        self.transactions = TransactionsOfLeader(lambda: me, self.view, calls, spawn=self.spawn)
+        self.transactions = TransactionsClient(lambda: me, self.view, calls, spawn=self.spawn)
         self.transactions.begin(cluster.epoch)
-        self.owned = OwnedRows(
+        self.owned = TransactionRowsService(
             lambda: me, self.transactions, self.messaging.rows, self.view, spawn=self.spawn
         )
-        self.rows = RowsOfOwners(
+        self.rows = TransactionRowsClient(
             lambda: me,
             calls,
             self.messaging.rows,
@@ -370,7 +370,7 @@ class Server:
             retry_s=RETRY_S,
         )
         self.manager = self._make_manager()
-        self.leading = LeaderOfTransactions(self.manager, self.rows, self.owned, spawn=self.spawn)
+        self.leading = TransactionsService(self.manager, self.rows, self.owned, spawn=self.spawn)
         calls.serve({**self.owned.handlers(), **self.leading.handlers()})
         self.handlers = {route.operation.path: route.handler for route in calls.routes()}
 

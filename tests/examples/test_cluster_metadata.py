@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata.store import Expected, Key
-from metadata.zookeeper import ZooKeeperStore
+from metadata.store_interface import Expected, Key
+from metadata.zookeeper_store import ZooKeeperStore
 from tests.metadata.zookeeper_server import NEEDS_JAVA, ZooKeeperServer
 
 pytestmark = NEEDS_JAVA

@@ -17,9 +17,9 @@ import pytest
 
 import tuff
 from messaging.engines.hbase.settings import HBaseSettings
-from metadata.hbase import HBaseMetadataStore
+from metadata.hbase_store import HBaseMetadataStore
 from metadata.hbase_table import HBaseMetadataSettings
-from metadata.store import Expected
+from metadata.store_interface import Expected
 from tests.hbase.deployments import deploy, server_settings, settings_of, stores_of
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE

@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 
-from metadata.hbase import HBaseMetadataStore, create_table
 from metadata.hbase_sessions import SessionState, end_of
+from metadata.hbase_store import HBaseMetadataStore, create_table
 from metadata.hbase_table import (
     CELL,
     HBaseMetadataSettings,
@@ -17,7 +17,7 @@ from metadata.hbase_table import (
     entry_row,
     session_row,
 )
-from metadata.store import Expected, Key, MetadataUnavailableError, Session, Versioned
+from metadata.store_interface import Expected, Key, MetadataUnavailableError, Session, Versioned
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
 from tests.http.client import until

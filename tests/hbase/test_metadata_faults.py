@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from metadata.entry import Entry
-from metadata.hbase import HBaseMetadataStore
 from metadata.hbase_sessions import SessionState, end_of, first_entry, next_beat
+from metadata.hbase_store import HBaseMetadataStore
 from metadata.hbase_table import MetadataTable, Refused, session_row
-from metadata.store import (
+from metadata.store_interface import (
     Expected,
     MetadataUnavailableError,
     SessionLostError,

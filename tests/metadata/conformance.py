@@ -1,4 +1,4 @@
-"""The tests that every metadata store passes (metadata/store.py, decision 0042).
+"""The tests that every metadata store passes (metadata/store_interface.py, decision 0042).
 
 The test module of a store has a fixture `stores` that returns a `Stores`, and imports all names of
 this module. `get` and `scan` may be behind other clients, so what another client wrote is polled.
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from metadata.store import (
+from metadata.store_interface import (
     BadVersionError,
     DamagedEntryError,
     EntryExistsError,

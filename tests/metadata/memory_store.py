@@ -20,7 +20,7 @@ from metadata.entry import (
     require_version,
 )
 from metadata.keys import decode_key, encode_key, is_at_or_below, range_below
-from metadata.store import (
+from metadata.store_interface import (
     Condition,
     Key,
     MetadataUnavailableError,

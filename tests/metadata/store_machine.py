@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from metadata.store import (
+from metadata.store_interface import (
     BadVersionError,
     Condition,
     EntryExistsError,

@@ -15,7 +15,7 @@ from metadata.entry import (
     require_value,
     require_version,
 )
-from metadata.store import (
+from metadata.store_interface import (
     BadVersionError,
     Condition,
     DamagedEntryError,

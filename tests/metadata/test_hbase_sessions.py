@@ -14,7 +14,7 @@ from metadata.hbase_sessions import (
     next_beat,
     poll_pause_s,
 )
-from metadata.store import DamagedEntryError
+from metadata.store_interface import DamagedEntryError
 
 
 def state(session_id: str, *, beat_count: int = 0, timeout_s: float = 2.0) -> SessionState:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from metadata import layout, members, topic_owners, topic_persistence
+from metadata import layout, member_records, owner_records, topic_records
 from metadata.json_values import Fields, decoded, encoded
-from metadata.store import DamagedEntryError, Key
+from metadata.store_interface import DamagedEntryError, Key
 
 Decode = Callable[[Key, bytes], object]
 
@@ -25,12 +25,12 @@ STORED: dict[str, tuple[Decode, dict[str, object]]] = {
         layout._decoded,
         {"cluster_id": "0" * 32, "managers": {"owners": 1}, "messages": "hbase tuff_"},
     ),
-    "fence": (members._fenced, {"incarnation": 1, **FLOOR}),
-    "incarnation": (members._incarnation, {"incarnation": 1}),
-    "server": (members._server, SERVER),
-    "owner": (topic_owners._decoded, {"server_id": "s1", "incarnation": 1, **FLOOR}),
+    "fence": (member_records._fenced, {"incarnation": 1, **FLOOR}),
+    "incarnation": (member_records._incarnation, {"incarnation": 1}),
+    "server": (member_records._server, SERVER),
+    "owner": (owner_records._decoded, {"server_id": "s1", "incarnation": 1, **FLOOR}),
     "persistence": (
-        topic_persistence._decoded,
+        topic_records._decoded,
         {"generation": 1, "ranges": [RANGE, RANGE | {"epoch": 2}]},
     ),
 }
@@ -83,14 +83,16 @@ def test_a_value_is_read_as_it_was_written() -> None:
 
 
 def test_a_server_started_at_a_time_that_can_be_shown() -> None:
-    last = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=members.TIME_LIMIT_MS - 1)
+    last = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+        milliseconds=member_records.TIME_LIMIT_MS - 1
+    )
     assert last.year == 9999
 
-    stored = encoded(SERVER | {"started_ms": members.TIME_LIMIT_MS}, format_number=1)
+    stored = encoded(SERVER | {"started_ms": member_records.TIME_LIMIT_MS}, format_number=1)
     with pytest.raises(
         DamagedEntryError, match="started_ms is 253402300800000, which is not a time"
     ):
-        members._server(KEY, stored)
+        member_records._server(KEY, stored)
 
 
 def variants(value: object) -> Iterator[object]:

@@ -13,7 +13,7 @@ from metadata.layout import (
     join_layout,
     read_layout,
 )
-from metadata.store import DamagedEntryError, Expected, MetadataStore
+from metadata.store_interface import DamagedEntryError, Expected, MetadataStore
 
 OURS = Layout(
     cluster_id="0123456789abcdef0123456789abcdef",

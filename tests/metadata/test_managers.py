@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from metadata.store import (
+from metadata.owner_records import (
+    NoTopicOwnerInfoError,
+    OwnerInfo,
+    OwnerRecords,
+    TopicOwnerInfoExistsError,
+)
+from metadata.store_interface import (
     BadVersionError,
     Condition,
     EntryExistsError,
@@ -15,18 +21,12 @@ from metadata.store import (
     NoEntryError,
     Versioned,
 )
-from metadata.topic_owners import (
-    NoTopicOwnerInfoError,
-    OwnerInfo,
-    TopicOwnerInfoExistsError,
-    TopicOwnershipManager,
-)
-from metadata.topic_persistence import (
+from metadata.topic_records import (
     NoTopicPersistenceInfoError,
     OwnerRange,
     PersistenceInfo,
     TopicPersistenceInfoExistsError,
-    TopicPersistenceManager,
+    TopicRecords,
 )
 from tuff.protocol.ids import Floor, Offset, TopicId
 
@@ -48,7 +48,7 @@ class Operations:
 
 
 def ownership(store: MetadataStore) -> Operations:
-    manager = TopicOwnershipManager(store)
+    manager = OwnerRecords(store)
     return Operations(
         first=OwnerInfo(server_id="s1", incarnation=1, floor=FLOOR),
         second=OwnerInfo(server_id=None, incarnation=2, floor=FLOOR),
@@ -61,7 +61,7 @@ def ownership(store: MetadataStore) -> Operations:
 
 
 def persistence(store: MetadataStore) -> Operations:
-    manager = TopicPersistenceManager(store)
+    manager = TopicRecords(store)
     claimed = OwnerRange(epoch=1, server_id="s1", incarnation=1, start=Offset(5, 7))
     return Operations(
         first=PersistenceInfo(generation=1),

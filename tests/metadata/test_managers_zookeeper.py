@@ -7,13 +7,13 @@ from itertools import count
 
 import pytest
 
-from metadata.store import MetadataStore
-from metadata.zookeeper import ZooKeeperStore
+from metadata.store_interface import MetadataStore
+from metadata.zookeeper_store import ZooKeeperStore
 from tests.metadata.test_layout import *  # noqa: F403 - the tests themselves
 from tests.metadata.test_managers import *  # noqa: F403 - likewise
-from tests.metadata.test_members import *  # noqa: F403 - likewise
-from tests.metadata.test_topic_ownership import *  # noqa: F403 - likewise
-from tests.metadata.test_topic_persistence import *  # noqa: F403 - likewise
+from tests.metadata.test_member_records import *  # noqa: F403 - likewise
+from tests.metadata.test_owner_records import *  # noqa: F403 - likewise
+from tests.metadata.test_topic_records import *  # noqa: F403 - likewise
 from tests.metadata.zookeeper_server import NEEDS_JAVA, ZooKeeperServer
 
 pytestmark = NEEDS_JAVA

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from metadata.keys import encode_key
-from metadata.store import Expected, Key, Session, SessionLostError, Versioned
+from metadata.store_interface import Expected, Key, Session, SessionLostError, Versioned
 from tests.metadata.conformance import *  # noqa: F403 - the tests that every store passes
 from tests.metadata.memory_store import MemoryMetadataStore
 

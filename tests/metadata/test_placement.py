@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.members import ServerInfo
+from metadata.member_records import ServerInfo
 from metadata.placement import least_loaded, preferred, topics_to_release
 
 SERVER = ServerInfo(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.store import (
+from metadata.store_interface import (
     BadVersionError,
     Expected,
     Key,
@@ -23,7 +23,7 @@ from metadata.store import (
     SessionLostError,
     Versioned,
 )
-from metadata.zookeeper import ZooKeeperStore
+from metadata.zookeeper_store import ZooKeeperStore
 from metadata.zookeeper_znodes import Found
 from tests.http.client import until
 from tests.metadata.links import Links
@@ -41,8 +41,8 @@ NEW, ANY = Expected.NEW, Expected.ANY
 KEY = ("owners", "sales")
 HOLDER = """
 import os, sys, time
-from metadata.store import Expected
-from metadata.zookeeper import ZooKeeperStore
+from metadata.store_interface import Expected
+from metadata.zookeeper_store import ZooKeeperStore
 
 def tell(line):
     os.write(1, line.encode() + b"\\n")  # whole, while the other thread tells its line

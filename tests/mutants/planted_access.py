@@ -286,7 +286,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "another owner lets each publisher write under a transaction",
-        "cluster/transactions_at_leader.py",
+        "cluster/transactions_client.py",
         "        require_writer(caller, key.pointer, join.principal)\n",
         "",
         (

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from metadata.entry import Entry, live, next_entry, next_tombstone, require_timeout, require_version
 from metadata.keys import encode_key
-from metadata.store import (
+from metadata.store_interface import (
     Condition,
     Key,
     MetadataUnavailableError,
@@ -172,7 +172,7 @@ class SimMetadata:
 
 
 class SimMetadataStore:
-    """The store as one server has it (`metadata.store.MetadataStore`)."""
+    """The store as one server has it (`metadata.store_interface.MetadataStore`)."""
 
     def __init__(self, shared: SimMetadata, caller: Caller) -> None:
         self._shared = shared

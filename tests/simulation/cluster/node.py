@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from cluster.rows_at_owners import RowsOfOwners
-from cluster.topic_ownership import TopicOwnership
+from cluster.topic_claims import TopicClaims
+from cluster.transaction_rows_client import TransactionRowsClient
 from kernel.exchange import Reply, Request
 from messaging.service import MessagingService
 from process.clock import SteadyClock
@@ -158,12 +158,12 @@ class Process:
                 self._ticking[name] = self.spawn(tick())
 
     @property
-    def ownership(self) -> TopicOwnership:
+    def ownership(self) -> TopicClaims:
         assert self.components.cluster is not None
         return self.components.cluster.ownership
 
     @property
-    def transaction_rows(self) -> RowsOfOwners:
+    def transaction_rows(self) -> TransactionRowsClient:
         """The rows of all servers, as this one knows them while it leads."""
         assert self.components.cluster is not None
         return self.components.cluster.transactions.rows

@@ -8,7 +8,7 @@ from tests.simulation.planted_bugs import Change, PlantedBug, planted
 BUGS = (
     planted(
         "claim-without-a-fence",
-        "cluster/topic_ownership.py",
+        "cluster/topic_claims.py",
         "                floor = floor.raised_to("
         "await self._fenced(before, found.value.incarnation))\n",
         "                pass\n",
@@ -48,13 +48,13 @@ BUGS = (
     ),
     planted(
         "acknowledges-without-proof-of-its-session",
-        "cluster/routing.py",
+        "cluster/forwarding.py",
         "        if not is_proven():\n            if not operation.leaves_doubt:\n",
         "        if False:\n            if not operation.leaves_doubt:\n",
     ),
     planted(
         "former-leader-does-not-know-a-transaction",
-        "cluster/routing.py",
+        "cluster/forwarding.py",
         "            await require_leading()\n",
         "            pass\n",
     ),
@@ -68,7 +68,7 @@ BUGS = (
         "former-owner-serves-forwarded-requests",
         (
             Change(
-                "cluster/topic_ownership.py",
+                "cluster/topic_claims.py",
                 "        if topic in self._owned and topic not in self._changing:\n"
                 "            return None\n        if (cached",
                 "        if topic in self._owned and topic not in self._changing:\n"
@@ -86,7 +86,7 @@ BUGS = (
     ),
     planted(
         "owner-that-refused-is-remembered",
-        "cluster/topic_ownership.py",
+        "cluster/topic_claims.py",
         "        self._cached.pop(topic, None)\n        self._are_members_old",
         "        self._are_members_old",
     ),
@@ -130,7 +130,7 @@ BUGS = (
         "topic-loaded-before-it-is-claimed",
         (
             Change(
-                "cluster/topic_ownership.py",
+                "cluster/topic_claims.py",
                 "        floor = NO_FLOOR\n        if found is not None:\n            floor = "
                 "found.value.floor\n            before",
                 "        floor = NO_FLOOR\n        await self._handover.take([topic], floor)\n"
@@ -151,13 +151,13 @@ BUGS = (
     ),
     planted(
         "release-without-a-floor",
-        "cluster/topic_ownership.py",
+        "cluster/topic_claims.py",
         "floor=owned.info.floor.raised_to(floor),",
         "floor=owned.info.floor,",
     ),
     planted(
         "server-is-not-told-of-a-topic-that-was-given-to-it",
-        "cluster/topic_ownership.py",
+        "cluster/topic_claims.py",
         "        await self._tell_released()\n        released",
         "        released",
     ),
@@ -176,25 +176,25 @@ BUGS = (
     # Transactions over topics of several owners
     planted(
         "join-left-open-at-the-end-of-its-transaction",
-        "cluster/transactions_at_leader.py",
+        "cluster/transactions_client.py",
         "        for join in joins:\n            self._close(join)\n        await self._emptied",
         "        assert joins is not None, self._emptied",
     ),
     planted(
         "topic-forgotten-before-its-owner-marked",
-        "cluster/rows_at_owners.py",
+        "cluster/transaction_rows_client.py",
         "                done = []\n",
         "                done = list(asked)\n",
     ),
     planted(
         "new-leader-opens-before-all-servers-acknowledged-it",
-        "cluster/rows_at_owners.py",
+        "cluster/transaction_rows_client.py",
         "        await _all(map(self._acknowledge, missing))",
         "        await asyncio.gather(*map(self._acknowledge, missing), return_exceptions=True)",
     ),
     planted(
         "owner-obeys-former-leaders",
-        "cluster/transactions_at_leader.py",
+        "cluster/transactions_client.py",
         "        if epoch != self.epoch:\n            raise TransactionsUnavailableError(\n"
         '                f"this server obeys',
         "        if epoch > self.epoch:\n            raise TransactionsUnavailableError(\n"
@@ -202,25 +202,25 @@ BUGS = (
     ),
     planted(
         "final-write-after-the-leader-gave-it-up",
-        "cluster/rows_here.py",
+        "cluster/transaction_rows_service.py",
         "        self._refused.update(writes)\n",
         "",
     ),
     planted(
         "rows-in-the-shared-tables-not-found-by-a-new-leader",
-        "cluster/rows_at_owners.py",
+        "cluster/transaction_rows_client.py",
         "        await self._repeat(self._read_shared_index)\n",
         "",
     ),
     planted(
         "former-owner-of-a-topic-remembered-by-the-leader",
-        "cluster/rows_at_owners.py",
+        "cluster/transaction_rows_client.py",
         "                self._ownership.forget(topic)  # that",
         "                pass  # that",
     ),
     planted(
         "set-aside-after-the-transaction-committed",
-        "cluster/rows_at_owners.py",
+        "cluster/transaction_rows_client.py",
         "                await self.close(server, writes=[number])\n"
         "            raise StorageOutcomeUnknownError(str(error)) from None\n",
         "                pass\n"
@@ -228,7 +228,7 @@ BUGS = (
     ),
     planted(
         "set-aside-at-the-leader-only",
-        "cluster/rows_at_owners.py",
+        "cluster/transaction_rows_client.py",
         "            self._set_aside_at(server, pointers, topics) "
         "for server, topics in by_server.items()\n",
         "            self._set_aside_at(server, pointers, topics)\n"
@@ -243,7 +243,7 @@ BUGS = (
     ),
     planted(
         "owner-of-a-partition-not-found-by-a-commit",
-        "cluster/rows_here.py",
+        "cluster/transaction_rows_service.py",
         "sorted({entry.topic.unit for entry in entries})",
         "sorted({entry.topic for entry in entries})",
     ),

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from kernel.exchange import Reply
 from messaging.engines.engine import Engine
 from messaging.log.store_holder import READ_LEASE_MS
-from metadata.store import MetadataError
+from metadata.store_interface import MetadataError
 from process import cluster_wiring, components
 from process.settings import Settings, load
 from tests.cluster.shared_store import SharedTables

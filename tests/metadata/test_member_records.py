@@ -7,9 +7,9 @@ from threading import Barrier
 
 import pytest
 
-from metadata.members import DuplicateServerError, Fenced, Members, ServerInfo
+from metadata.member_records import DuplicateServerError, Fenced, Members, ServerInfo
 from metadata.server_ids import check_server_id
-from metadata.store import (
+from metadata.store_interface import (
     Condition,
     DamagedEntryError,
     Expected,

@@ -48,7 +48,7 @@ from metadata.hbase_table import (
     session_row,
 )
 from metadata.keys import encode_key
-from metadata.store import (
+from metadata.store_interface import (
     Condition,
     DamagedEntryError,
     Key,

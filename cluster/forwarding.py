@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from cluster.peers import Peers, PeerUnansweredError
-from cluster.session_calls import http_request, session_reply
+from cluster.session_forwarding import http_request, session_reply
 from kernel.exchange import Reply, Request, Route
 from messaging.groups.routes import group_log
 from messaging.read.partition_waits import topics_in

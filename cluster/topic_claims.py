@@ -22,13 +22,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from cluster.forwarding import Owner
 from cluster.membership import Identity, Membership
-from cluster.routing import Owner
 from kernel.event_loop import FutureTask, InThread
 from messaging.log.topics import topic_not_found
-from metadata.members import ServerInfo
+from metadata.member_records import ServerInfo
+from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.placement import least_loaded, preferred, topics_to_release
-from metadata.store import (
+from metadata.store_interface import (
     BadVersionError,
     EntryExistsError,
     Expected,
@@ -36,12 +37,11 @@ from metadata.store import (
     NoEntryError,
     Versioned,
 )
-from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
-from metadata.topic_persistence import (
+from metadata.topic_records import (
     OwnerRange,
     PersistenceInfo,
     StaleClaimError,
-    TopicPersistenceManager,
+    TopicRecords,
 )
 from tuff.protocol.errors import (
     OwnershipMovingError,
@@ -87,7 +87,7 @@ class _OwnedTopic:
     info: OwnerInfo
 
 
-class TopicOwnership:
+class TopicClaims:
     """Lives on the event loop; the metadata store is asked in threads. One change of a topic's
     ownership is under way at a time.
 
@@ -98,8 +98,8 @@ class TopicOwnership:
         self,
         identity: Identity,
         membership: Membership,
-        owners: TopicOwnershipManager,
-        persistence: TopicPersistenceManager,
+        owners: OwnerRecords,
+        persistence: TopicRecords,
         handover: Handover,
         *,
         in_thread: InThread,

@@ -3,8 +3,8 @@
 from urllib.parse import quote
 
 from cluster.calls import Asks
+from cluster.forwarding import Ownership
 from cluster.peers import PeerRefusedError, PeerUnansweredError
-from cluster.routing import Ownership
 from messaging.read.counts import MessageCount
 from metadata.json_values import Fields
 from tuff.protocol.errors import OwnershipMovingError
@@ -14,7 +14,7 @@ from tuff.protocol.requests import Isolation
 ANSWER_S_MAX = 3.0  # seconds; members of the group wait meanwhile
 
 
-class OtherOwners:
+class PartitionsClient:
     """A `messaging.groups.coordinator.OwnersOfPartitions`: it asks by the routes that clients use.
     Lives on the event loop."""
 

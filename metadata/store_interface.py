@@ -2,8 +2,8 @@
 prefix scans, watches, and sessions with ephemeral entries (decision 0042).
 
 All methods block, and any thread may call them. Two stores have this interface: ZooKeeper
-(metadata/zookeeper.py) and HBase (metadata/hbase.py). Both pass one conformance suite, and so does
-the store in memory with which the tests of managers and clusters run.
+(metadata/zookeeper_store.py) and HBase (metadata/hbase_store.py). Both pass one conformance suite,
+and so does the store in memory with which the tests of managers and clusters run.
 
 Versions. Each write of an entry gives it a higher version than it ever had before, also after it
 was deleted. So a version that was read once is never the version of another value, and it can serve

@@ -9,11 +9,11 @@ from functools import partial
 
 from cluster.calls import CallHandler
 from cluster.peers import PeerUnansweredError
-from cluster.rows_at_owners import OwningServer, RowsOfOwners
-from cluster.rows_here import OwnedRows
+from cluster.transaction_rows_client import OwningServer, TransactionRowsClient
+from cluster.transaction_rows_service import TransactionRowsService
 from kernel.event_loop import Spawn
 from metadata.json_values import Fields
-from metadata.store import MetadataError
+from metadata.store_interface import MetadataError
 from tuff.protocol.errors import (
     TransactionNotInProgressError,
     TransactionsUnavailableError,
@@ -26,12 +26,17 @@ from tx.write_permits import Permit
 log = logging.getLogger(__name__)
 
 
-class LeaderOfTransactions:
+class TransactionsService:
     """Answers the servers of the cluster while this one leads, itself included. Lives on the event
     loop."""
 
     def __init__(
-        self, manager: TransactionManager, rows: RowsOfOwners, here: OwnedRows, *, spawn: Spawn
+        self,
+        manager: TransactionManager,
+        rows: TransactionRowsClient,
+        here: TransactionRowsService,
+        *,
+        spawn: Spawn,
     ) -> None:
         self._manager = manager
         self._permits = manager.write_permits

@@ -15,8 +15,9 @@ from typing import TypeVar
 
 from metadata.json_values import Fields, decoded, encoded, read_value
 from metadata.keys import encode_key
+from metadata.owner_records import floor_members, floor_of
 from metadata.server_ids import check_server_id
-from metadata.store import (
+from metadata.store_interface import (
     BadVersionError,
     Condition,
     DamagedEntryError,
@@ -30,7 +31,6 @@ from metadata.store import (
     Session,
     SessionLostError,
 )
-from metadata.topic_owners import floor_members, floor_of
 from tuff.protocol.ids import Floor
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from metadata.json_values import Fields, decoded, encoded, read_value, topic_key, topic_of
-from metadata.store import (
+from metadata.store_interface import (
     Condition,
     EntryExistsError,
     Key,
@@ -104,7 +104,7 @@ class PersistenceInfo:
         return replace(checked, ranges=(*self.ranges, claimed)[-RANGES_MAX:])
 
 
-class TopicPersistenceManager:
+class TopicRecords:
     """Persistence records in a metadata store. Calls block, and any thread may call.
 
     Every method also raises MetadataUnavailableError, as the store does.

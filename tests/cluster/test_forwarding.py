@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.forwarding import Owner, proven_route, target_of, topic_route
 from cluster.peers import Peers
-from cluster.routing import Owner, proven_route, target_of, topic_route
 from console.files import files
 from kernel.exchange import Reply, Request, Route
 from process.dispatch import callee_of

@@ -8,17 +8,17 @@ from functools import partial
 from typing import TypeVar
 
 from cluster.draining import Drain
+from cluster.forwarding import WAIT_S_MAX, Owner, Ownership, server_route, topic_route
 from cluster.leader_election import Election
 from cluster.membership import Identity, Membership
 from cluster.peers import Peers
-from cluster.routing import WAIT_S_MAX, Owner, Ownership, server_route, topic_route
-from cluster.topic_ownership import TopicOwnership
+from cluster.topic_claims import TopicClaims
 from kernel.event_loop import InThread
 from kernel.exchange import Reply, Request, Route, json_reply, read_object, read_query
-from metadata.members import ServerInfo
-from metadata.store import MetadataError
-from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
-from metadata.topic_persistence import TopicPersistenceManager
+from metadata.member_records import ServerInfo
+from metadata.owner_records import OwnerInfo, OwnerRecords
+from metadata.store_interface import MetadataError
+from metadata.topic_records import TopicRecords
 from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
@@ -44,9 +44,9 @@ class JoinedCluster:
 
     identity: Identity
     membership: Membership
-    ownership: TopicOwnership
-    owners: TopicOwnershipManager
-    persistence: TopicPersistenceManager
+    ownership: TopicClaims
+    owners: OwnerRecords
+    persistence: TopicRecords
     election: Election
     drain: Drain
 
@@ -220,7 +220,7 @@ class _Changes:
             raise _unavailable(error) from None
 
 
-def _namespaces(persistence: TopicPersistenceManager) -> list[str]:
+def _namespaces(persistence: TopicRecords) -> list[str]:
     """Every namespace that has a topic, in byte order. Blocks."""
     return sorted(
         {

@@ -8,8 +8,8 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from cluster import routes
-from metadata.store import MetadataStore
+from cluster import operator_routes as routes
+from metadata.store_interface import MetadataStore
 from tests.cluster.nodes import Answered, call
 from tests.cluster.operated import CLUSTER_ID, STARTED_MS, Server, operated
 from tests.metadata.memory_store import MemoryMetadataStore

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from metadata.json_values import Fields, decoded, encoded, read_value, topic_key, topic_of
-from metadata.store import (
+from metadata.store_interface import (
     BadVersionError,
     Condition,
     EntryExistsError,
@@ -55,7 +55,7 @@ class OwnerInfo:
     floor: Floor
 
 
-class TopicOwnershipManager:
+class OwnerRecords:
     """Owner records in a metadata store. Calls block, and any thread may call.
 
     Every method also raises MetadataUnavailableError, as the store does.

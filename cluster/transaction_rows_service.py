@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, Protocol, TypeVar
 
 from cluster.calls import CallHandler, resolve_future
+from cluster.forwarding import Owner, Ownership
 from cluster.membership import Identity
-from cluster.routing import Owner, Ownership
-from cluster.transactions_at_leader import TransactionsOfLeader
+from cluster.transactions_client import TransactionsClient
 from kernel.event_loop import Spawn
 from metadata.json_values import Fields, topic_from
 from tuff.protocol import json_bodies
@@ -64,13 +64,13 @@ class LocalRows(Protocol):
     def has_ended_in(self, pointer: int, topic: TopicId) -> bool: ...
 
 
-class OwnedRows:
+class TransactionRowsService:
     """Answers the leader, and reports to it. Lives on the event loop."""
 
     def __init__(
         self,
         me: Callable[[], Identity],
-        transactions: TransactionsOfLeader,
+        transactions: TransactionsClient,
         rows: LocalRows,
         ownership: Ownership,
         *,

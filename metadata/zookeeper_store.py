@@ -1,4 +1,4 @@
-"""The metadata store in ZooKeeper (decision 0042, metadata/store.py).
+"""The metadata store in ZooKeeper (decision 0042, metadata/store_interface.py).
 
 A write reads the entry, decides on it, and stores the next one if the znode still has the data
 version that was read. metadata/zookeeper_znodes.py says which znodes there are.
@@ -19,7 +19,7 @@ from metadata.entry import (
     require_version,
 )
 from metadata.keys import encode_key
-from metadata.store import (
+from metadata.store_interface import (
     BadVersionError,
     Condition,
     EntryExistsError,

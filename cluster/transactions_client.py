@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from cluster.calls import Calls, SharedCall, resolve_future
+from cluster.forwarding import Leader
 from cluster.membership import Identity
 from cluster.peers import PeerUnansweredError
-from cluster.routing import Leader
 from kernel.event_loop import Spawn
 from kernel.exchange import Caller
 from messaging.transactions_interface import WritePermit
@@ -55,7 +55,7 @@ class _Join:
 class _Permit:
     """A write that passed. After a close it may still be written: the close waits for it."""
 
-    def __init__(self, transactions: "TransactionsOfLeader", join: _Join) -> None:
+    def __init__(self, transactions: "TransactionsClient", join: _Join) -> None:
         self.pointer = join.key.pointer
         self._transactions = transactions
         self._join: _Join | None = join
@@ -70,7 +70,7 @@ class _Permit:
             self._transactions.left(join)
 
 
-class TransactionsOfLeader:
+class TransactionsClient:
     """A `TransactionView`. Lives on the event loop.
 
     While this server leads, it asks itself. `me` is this server, once it has joined its cluster.

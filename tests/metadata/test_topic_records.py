@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from metadata.store import DamagedEntryError, Expected, MetadataStore, Versioned
-from metadata.topic_persistence import (
+from metadata.store_interface import DamagedEntryError, Expected, MetadataStore, Versioned
+from metadata.topic_records import (
     RANGES_MAX,
     OwnerRange,
     PersistenceInfo,
     StaleClaimError,
-    TopicPersistenceManager,
+    TopicRecords,
 )
 from tuff.protocol.ids import Offset, TopicId
 
@@ -21,7 +21,7 @@ OF_TWO = PersistenceInfo(generation=1, ranges=(FIRST, SECOND))
 
 
 def test_a_persistence_record_has_these_bytes(store: MetadataStore) -> None:
-    TopicPersistenceManager(store).write_topic_persistence_info(ORDERS, OF_TWO, Expected.NEW)
+    TopicRecords(store).write_topic_persistence_info(ORDERS, OF_TWO, Expected.NEW)
 
     found = store.get(("persistence", "shop", "orders"))
     assert found is not None
@@ -109,7 +109,7 @@ def test_a_generation_that_no_topic_row_can_have_is_refused(generation: int) -> 
 
 
 def test_the_names_of_a_namespace_are_those_of_its_existing_topics(store: MetadataStore) -> None:
-    manager = TopicPersistenceManager(store)
+    manager = TopicRecords(store)
     for topic, generation in [
         (TopicId("shop", "orders"), 1),
         (TopicId("shop", "a.b"), 2),
@@ -126,7 +126,7 @@ def test_the_names_of_a_namespace_are_those_of_its_existing_topics(store: Metada
 
 
 def test_a_scan_has_every_topic_also_deleted_ones(store: MetadataStore) -> None:
-    manager = TopicPersistenceManager(store)
+    manager = TopicRecords(store)
     deleted = PersistenceInfo(generation=-1)
     first = manager.write_topic_persistence_info(ORDERS, OF_TWO, Expected.NEW)
     second = manager.write_topic_persistence_info(TopicId("shop2", "x"), deleted, Expected.NEW)
@@ -153,4 +153,4 @@ def test_an_unreadable_persistence_record_is_reported_with_its_key(
     store.put(("persistence", "shop", "orders"), data, Expected.NEW)
 
     with pytest.raises(DamagedEntryError, match=f"persistence/shop/orders .*{reason}"):
-        TopicPersistenceManager(store).read_topic_persistence_info(ORDERS)
+        TopicRecords(store).read_topic_persistence_info(ORDERS)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from metadata.store import (
+from metadata.owner_records import OwnerInfo, OwnerRecords
+from metadata.store_interface import (
     Condition,
     DamagedEntryError,
     Expected,
@@ -11,7 +12,6 @@ from metadata.store import (
     MetadataUnavailableError,
     Versioned,
 )
-from metadata.topic_owners import OwnerInfo, TopicOwnershipManager
 from tuff.protocol.ids import Floor, Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")
@@ -22,7 +22,7 @@ RELEASED = OwnerInfo(server_id=None, incarnation=4, floor=FLOOR)
 
 
 def test_an_owner_record_has_these_bytes(store: MetadataStore) -> None:
-    TopicOwnershipManager(store).write_owner_info(ORDERS, RELEASED, Expected.NEW)
+    OwnerRecords(store).write_owner_info(ORDERS, RELEASED, Expected.NEW)
 
     found = store.get(("owners", "shop", "orders"))
     assert found is not None
@@ -32,7 +32,7 @@ def test_an_owner_record_has_these_bytes(store: MetadataStore) -> None:
 
 
 def test_a_scan_has_the_record_of_each_topic(store: MetadataStore) -> None:
-    manager = TopicOwnershipManager(store)
+    manager = OwnerRecords(store)
     first = manager.write_owner_info(ORDERS, OWNED, Expected.NEW)
     second = manager.write_owner_info(RETURNS, RELEASED, Expected.NEW)
 
@@ -45,7 +45,7 @@ def test_a_scan_has_the_record_of_each_topic(store: MetadataStore) -> None:
 def test_topics_whose_removal_has_an_unknown_outcome_are_taken(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager, put = TopicOwnershipManager(store), store.put
+    manager, put = OwnerRecords(store), store.put
     manager.note_released("s1", [ORDERS])
 
     def put_and_lose_the_reply(key: Key, value: bytes, expected: Condition) -> int:
@@ -59,7 +59,7 @@ def test_topics_whose_removal_has_an_unknown_outcome_are_taken(
 
 
 def test_a_scan_without_records_is_empty(store: MetadataStore) -> None:
-    assert list(TopicOwnershipManager(store).scan()) == []
+    assert list(OwnerRecords(store).scan()) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_an_unreadable_owner_record_is_reported_with_its_key(
     store: MetadataStore, data: bytes, reason: str
 ) -> None:
     store.put(("owners", "shop", "orders"), data, Expected.NEW)
-    manager = TopicOwnershipManager(store)
+    manager = OwnerRecords(store)
 
     with pytest.raises(DamagedEntryError, match=f"owner record .* owners/shop/orders .*{reason}"):
         manager.read_owner_info(ORDERS)
@@ -96,7 +96,7 @@ def test_an_unreadable_owner_record_is_reported_with_its_key(
 
 def test_an_unreadable_owner_record_can_be_replaced(store: MetadataStore) -> None:
     store.put(("owners", "shop", "orders"), b"?", Expected.NEW)
-    manager = TopicOwnershipManager(store)
+    manager = OwnerRecords(store)
 
     version = manager.write_owner_info(ORDERS, OWNED, Expected.ANY)
 
@@ -110,7 +110,7 @@ def test_a_key_that_names_no_topic_is_reported(store: MetadataStore, key: tuple[
     store.put(key, b"", Expected.NEW)
 
     with pytest.raises(DamagedEntryError, match="names no topic"):
-        list(TopicOwnershipManager(store).scan())
+        list(OwnerRecords(store).scan())
 
 
 def test_a_raised_floor_has_the_higher_offset_and_the_higher_cell_timestamp() -> None:

@@ -17,15 +17,15 @@ from functools import partial
 from typing import Protocol
 
 from cluster.calls import Calls, SharedCall
+from cluster.forwarding import Owner, Ownership
 from cluster.membership import Identity
 from cluster.peers import PeerUnansweredError
-from cluster.routing import Owner, Ownership
-from cluster.rows_here import OwnedRows
+from cluster.transaction_rows_service import TransactionRowsService
 from kernel.event_loop import InThread, Spawn
 from messaging.log.pointer_index import IndexedRange
 from metadata.json_values import Fields, topic_from
-from metadata.members import ServerInfo
-from metadata.store import MetadataError
+from metadata.member_records import ServerInfo
+from metadata.store_interface import MetadataError
 from tuff.protocol import json_bodies
 from tuff.protocol.errors import (
     OwnershipMovingError,
@@ -74,7 +74,7 @@ class _Carried:
     committed: bool | None = None
 
 
-class RowsOfOwners:
+class TransactionRowsClient:
     """A `tx.message_rows.MessageRows`. Lives on the event loop.
 
     `me` and `servers` are asked for once this server has joined. `local` are the rows of this
@@ -87,7 +87,7 @@ class RowsOfOwners:
         me: Callable[[], Identity],
         calls: Calls,
         local: MessageRows,
-        here: OwnedRows,
+        here: TransactionRowsService,
         ownership: Ownership,
         servers: Callable[[], Servers],
         *,

@@ -9,9 +9,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from metadata.keys import encode_key
-from metadata.store import Expected, Key, Session
-from metadata.zookeeper import ZooKeeperStore
+from metadata.store_interface import Expected, Key, Session
 from metadata.zookeeper_session import ZooKeeperSession
+from metadata.zookeeper_store import ZooKeeperStore
 from tests.metadata.conformance import *  # noqa: F403 - the tests that every store passes
 from tests.metadata.zookeeper_server import NEEDS_JAVA, ZooKeeperServer
 

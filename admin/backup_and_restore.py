@@ -22,7 +22,7 @@ from tuff.protocol.sentences import counted
 from tuff_storage.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
 from tuff_storage.disk.files import make_directory, write_file
 from tuff_storage.disk.locks import LOCK_FILE
-from tx.files import NEWER, DamagedFilesError, NewerFilesError, list_files, without_advice
+from tx.file_headers import NEWER, DamagedFilesError, NewerFilesError, list_files, without_advice
 from tx.snapshot_file import read_snapshot
 
 BATCH_BYTES = 4 << 20  # bytes of rows in one synced write of a restore; few syncs, little memory

@@ -27,7 +27,7 @@ from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import topic_id
 from tuff.protocol.requests import Isolation
 from tuff_storage.disk.locks import DirectoryLockedError
-from tx.files import NewerFilesError
+from tx.file_headers import NewerFilesError
 
 EXIT_CORRUPT = 1  # or, of `inspect`: unreadable
 EXIT_REFUSED = 2

@@ -17,7 +17,7 @@ from process.directory_locks import require_utf8
 from tuff_storage.disk.files import make_directory, remove_file, sync_directory
 from tuff_storage.disk.locks import LOCK_FILE, DirectoryLock, kept_from_owners
 from tuff_storage.leveldb.opening import holds_database
-from tx.files import has_files
+from tx.file_headers import has_files
 
 PART_SUFFIX = ".part"  # of a directory that is still being written
 MARKER = "tuff.unfinished"  # a file in it: a tool made the directory, and may empty it

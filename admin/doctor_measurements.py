@@ -25,7 +25,7 @@ from process.settings import Settings, SettingsError, changed, load
 from tuff.protocol.sentences import counted
 from tuff_storage.leveldb import crc32c
 from tuff_storage.leveldb.engine import plyvel
-from tx.files import DamagedFilesError, FileKind, known_file, list_files
+from tx.file_headers import DamagedFilesError, FileKind, known_file, list_files
 
 SYNC_COUNT = 50  # syncs of one measurement; less than a second on a slow disk
 SYNC_BYTES = 4096

@@ -40,7 +40,7 @@ from messaging.model.rows import (
     split_topic,
 )
 from tuff.protocol.ids import Offset, TopicId
-from tx.files import NEWER, has_files
+from tx.file_headers import NEWER, has_files
 from tx.mixed_backups import BEFORE_ALL as BEFORE_ALL_PUBLISHED
 from tx.mixed_backups import (
     RecordedFiles,

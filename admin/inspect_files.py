@@ -14,7 +14,7 @@ from tuff.protocol.json_bodies import payload_to_json, pointer_to_json
 from tuff.protocol.pointer_list import PointerList
 from tuff_storage.disk.records import Damage, read_frames
 from tx.edits import MalformedError, decode_edit
-from tx.files import (
+from tx.file_headers import (
     DamagedFilesError,
     FileKind,
     kind_of,

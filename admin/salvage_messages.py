@@ -49,7 +49,7 @@ from messaging.model.rows import (
 )
 from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.sentences import counted
-from tx.files import NEWER
+from tx.file_headers import NEWER
 
 BATCH_BYTES_MAX = 4 << 20  # bytes of one write to the new store; a sync each
 

@@ -10,7 +10,7 @@ from admin.findings import Finding
 from tuff_storage.disk.files import make_directory
 from tuff_storage.disk.records import Damage, Frame, read_frame
 from tx.edits import Edit, MalformedError, NewerError, decode_edit
-from tx.files import (
+from tx.file_headers import (
     HEAD_SIZE,
     NEWER,
     ContradictionError,

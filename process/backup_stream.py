@@ -27,7 +27,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.operations import BACKUP_TYPES
 from tuff_storage.disk.backup_archive import ArchiveError, pack_end, pack_failure, pack_head
-from tx.files import FileHeader
+from tx.file_headers import FileHeader
 from tx.manager import TransactionManager
 from tx.snapshot_file import pack_snapshot
 from tx.state import StateImage

@@ -22,7 +22,7 @@ from process.cluster_member import METADATA_THREADS, ClusterMember
 from process.runtime import Runtime
 from process.settings import Settings, SettingsError
 from process.watchdog import watch
-from tx.files import stored_id
+from tx.file_headers import stored_id
 
 
 def make_member(

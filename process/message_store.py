@@ -12,7 +12,7 @@ from process.directory_locks import DataDirectories
 from process.runtime import Runtime
 from process.settings import Settings, SettingsError
 from tuff_storage.leveldb.opening import holds_database
-from tx.files import has_files
+from tx.file_headers import has_files
 
 log = logging.getLogger(__name__)
 

@@ -8,17 +8,17 @@ from kernel.exchange import Caller
 from tuff.protocol.errors import EmptyPublishError, TuffError
 from tuff.protocol.requests import PublishEntry
 from tx.calls import StartRequest
-from tx.completion import Completion
 from tx.durable_state import DurableState
+from tx.machine_runner import MachineRunner
 from tx.outcomes import Outcome
 
 
 class Autocommit:
     """Runs transactions in one call, each request id at most once. Lives on one event loop."""
 
-    def __init__(self, durable: DurableState, completion: Completion) -> None:
+    def __init__(self, durable: DurableState, runner: MachineRunner) -> None:
         self._durable = durable
-        self._completion = completion
+        self._runner = runner
         self._under_way: dict[str, asyncio.Future[None]] = {}  # by request id
 
     async def run(
@@ -34,7 +34,7 @@ class Autocommit:
 
         Raises:
             EmptyPublishError: there is nothing to publish.
-            As `Completion.commit`.
+            As `MachineRunner.commit`.
         """
         self._durable.require_running()
         if not publish:
@@ -69,12 +69,12 @@ class Autocommit:
         request_id: str | None,
         caller: Caller | None,
     ) -> Outcome:
-        opened = await self._completion.start(
+        opened = await self._runner.start(
             StartRequest(client=client, is_messages_only=True, caller=caller)
         )
         transaction_id = opened.transaction_id
         try:
-            return await self._completion.commit(
+            return await self._runner.commit(
                 transaction_id,
                 publish=publish,
                 request_id=request_id,
@@ -83,5 +83,5 @@ class Autocommit:
         except TuffError:
             # While the service is down, recovery ends the transaction. The first error says more.
             with contextlib.suppress(TuffError):
-                await self._completion.abort(transaction_id, is_limited=False)
+                await self._runner.abort(transaction_id, is_limited=False)
             raise

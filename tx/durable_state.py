@@ -20,7 +20,7 @@ from kernel.log_events import event
 from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError, TuffError
 from tuff_storage.disk.files import make_directory, remove_file
 from tx.edits import Edit
-from tx.files import (
+from tx.file_headers import (
     DamagedFilesError,
     FileHeader,
     FileKind,

@@ -9,7 +9,7 @@ from tx.message_rows import MessageRows
 from tx.outcomes import EndedState, lost_outcome
 from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
-from tx.under_way import UnderWay
+from tx.writes_and_claims import UnderWay
 
 Rollback = tuple[int, Sequence[int]]  # a transaction, and its pointers
 Then = Callable[[bool], None]  # takes whether all rows are rolled back

@@ -14,7 +14,7 @@ from kernel.exchange import Reply, Request, Route, json_reply, read_query
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, NotFoundError
 from tuff.protocol.json_bodies import payload_to_json, pointer_to_json, shown
-from tx.files import DamagedFilesError, FileHeader, FileKind, known_file, list_files
+from tx.file_headers import DamagedFilesError, FileHeader, FileKind, known_file, list_files
 from tx.manager import TransactionManager
 from tx.outcomes import OpenTransaction, Outcome, ended_error
 from tx.routes import pointer_of, while_running
@@ -113,7 +113,7 @@ def routes(manager: TransactionManager, files: SnapshotFiles) -> list[Route]:
 
     async def changes(request: Request) -> Reply:
         read_query(request.query, parameters=())
-        found = await manager.completion.outcome(pointer_of(request))
+        found = await manager.runner.outcome(pointer_of(request))
         if isinstance(found, Outcome):
             raise ended_error(found)
         return json_reply(_changes_body(found))

@@ -11,7 +11,7 @@ from tx.edits import InvalidReason, Truncated
 from tx.message_rows import MessageRows
 from tx.settings import PRUNED_COUNT_MAX
 from tx.state import TransactionState
-from tx.under_way import UnderWay
+from tx.writes_and_claims import UnderWay
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ other processes synced before.
 from pathlib import Path
 from typing import Protocol
 
-from tx.files import EPOCH_MAX
+from tx.file_headers import EPOCH_MAX
 from tx.wal import AppendFile, OpenFile
 
 

@@ -1,8 +1,9 @@
 """The machine of transactions: takes calls and events, changes the state, and says what is to be
 done outside (decision 0058). It waits for nothing, and uses no clock, no event loop and no I/O.
 
-A call is decided by `tx/decide.py`, and again from the beginning whenever something happened for
-which it was parked (`tx/under_way.py`). What a call is waiting for, and the loss that it prevents:
+A call is decided by `tx/decisions.py`, and again from the beginning whenever something happened for
+which it was parked (`tx/writes_and_claims.py`). What a call waits for, and the loss that it
+prevents:
 
 | A call | waits for | else |
 |---|---|---|
@@ -43,7 +44,7 @@ from tx.calls import (
     Use,
 )
 from tx.counters import TransactionCounters
-from tx.decide import (
+from tx.decisions import (
     Claimed,
     Clear,
     Conflicting,
@@ -85,7 +86,7 @@ from tx.settings import OPEN_COUNT_MAX, WITHDRAWN_COUNT_MAX, TransactionSettings
 from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
 from tx.timeouts import Timeouts, durations_ms
-from tx.under_way import Step, UnderWay
+from tx.writes_and_claims import Step, UnderWay
 
 Rows = Sequence[RollbackDetail] | Exception  # what a commit publishes, or why it can't
 REMEMBERED_TIMES_MAX = 64  # pairs of a time-out and a lease

@@ -1,7 +1,7 @@
 """The transaction service as a whole: makes its parts, opens and closes them, and does its periodic
 work: time-outs, forgetting old outcomes, pruning the invalid list, snapshots.
 
-Callers use the parts: `completion` for transactions, `autocommit`, `sinks`,
+Callers use the parts: `runner` for transactions, `autocommit`, `sinks`,
 `invalid_list` and `monitoring`; the message store uses `write_permits`.
 """
 
@@ -14,13 +14,13 @@ from kernel.event_loop import Arrivals, InThread, Spawn
 from kernel.log_events import event
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.autocommit import Autocommit
-from tx.completion import Completion
 from tx.counters import TransactionCounters
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
 from tx.invalid_list import InvalidList, LastSweep
 from tx.leadership import Leadership
 from tx.machine import Machine
+from tx.machine_runner import MachineRunner
 from tx.message_rows import MessageRows
 from tx.mixed_backups import RecordedFiles
 from tx.monitoring import Monitoring
@@ -35,9 +35,9 @@ from tx.sinks import Sinks
 from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
 from tx.timeouts import Timeouts
-from tx.under_way import UnderWay
 from tx.wal import DiskFile, OpenFile
 from tx.write_permits import WritePermits
+from tx.writes_and_claims import UnderWay
 
 log = logging.getLogger(__name__)
 
@@ -104,11 +104,9 @@ class TransactionManager:
         self.machine = machine = Machine(
             durable, under_way, pointers, self.timeouts, rows, settings, counters, now_ms=now_ms
         )
-        self.completion = completion = Completion(durable, machine, rows, settings, spawn=spawn)
-        self.autocommit = Autocommit(durable, completion)
-        self.sinks = Sinks(
-            durable, completion, machine, pointers, settings, counters, now_ms=now_ms
-        )
+        self.runner = runner = MachineRunner(durable, machine, rows, settings, spawn=spawn)
+        self.autocommit = Autocommit(durable, runner)
+        self.sinks = Sinks(durable, runner, machine, pointers, settings, counters, now_ms=now_ms)
         self.invalid_list = InvalidList(
             durable, under_way, rows, now_ms=now_ms, last_sweep=last_sweep
         )
@@ -116,7 +114,7 @@ class TransactionManager:
         self.write_permits = WritePermits(durable, under_way)
 
     def _go_on_soon(self) -> None:
-        asyncio.get_running_loop().call_soon(self.completion.go_on)
+        asyncio.get_running_loop().call_soon(self.runner.go_on)
 
     @property
     def status(self) -> ServiceStatus:
@@ -168,12 +166,12 @@ class TransactionManager:
         self.machine.came_up(state)
         self._pointers.came_up(state)
         self.timeouts.begin_all(state.open.values())
-        self.completion.act()
+        self.runner.act()
 
     def became_durable(self, lsn: int, changes: Sequence[ViewChange]) -> None:
         """Edits up to this one are durable, and these changes are in the view now."""
         self.machine.durable(lsn, changes)
-        self.completion.act()
+        self.runner.act()
 
     def log_failed(self, reason: str) -> None:
         """The log failed: a recovery decides which edits stand."""
@@ -184,7 +182,7 @@ class TransactionManager:
         nothing while the service is not running: coming up, it looks at all rows."""
         if self.status.state is ServiceState.RUNNING:
             self.machine.rows_found(pointers)
-            self.completion.act()
+            self.runner.act()
 
     async def tick(self) -> None:
         """The periodic work: time-outs, forgetting outcomes, pruning, snapshots, and recovery after
@@ -194,7 +192,7 @@ class TransactionManager:
         self.durable.prove()
         if self.status.state is not ServiceState.RUNNING:
             return
-        self.completion.expire()
+        self.runner.expire()
         self._pointers.tick()
         self._forget_outcomes()
         self._prune_if_due()
@@ -300,4 +298,4 @@ class TransactionManager:
         if was_stopped:
             # While it was stopped no lease could be renewed.
             self.timeouts.begin_all(self.durable.state.open.values())
-        self.completion.expire()
+        self.runner.expire()

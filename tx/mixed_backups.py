@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Offset
-from tx.files import DamagedFilesError, KnownFile, damaged
+from tx.file_headers import DamagedFilesError, KnownFile, damaged
 from tx.outcomes import EndedState, OpenTransaction, Outcome
 from tx.state import TransactionState
 

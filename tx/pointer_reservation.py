@@ -24,7 +24,7 @@ from tx.settings import (
     BLOCK_STALE_MS,
 )
 from tx.state import TransactionState
-from tx.under_way import Step
+from tx.writes_and_claims import Step
 
 
 class ReservedPointers:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tuff_storage.disk.files import make_directory, sync_directory, write_again
 from tx.consistency import contradiction
-from tx.files import (
+from tx.file_headers import (
     DamagedFilesError,
     FileKind,
     KnownFile,

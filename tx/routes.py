@@ -43,9 +43,9 @@ from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.calls import Commit, Start, StartRequest
-from tx.completion import Completion
 from tx.durable_state import ServiceState
 from tx.invalid_list import Invalids
+from tx.machine_runner import MachineRunner
 from tx.manager import TransactionManager
 from tx.monitoring import Overview
 from tx.outcomes import UNKNOWN_CLIENT, EndedState, OpenTransaction, Outcome
@@ -113,8 +113,8 @@ class _TransactionRoutes:
         self._manager = manager
 
     @property
-    def _completion(self) -> Completion:
-        return self._manager.completion
+    def _runner(self) -> MachineRunner:
+        return self._manager.runner
 
     def start(self, requests: Sequence[Request]) -> None:
         """Start transactions."""
@@ -134,7 +134,7 @@ class _TransactionRoutes:
                 answer = partial(self._answer_start, request, start.lists)
                 waiting.append(Start(answer, start.request))
         if waiting:
-            self._completion.take(waiting)
+            self._runner.take(waiting)
 
     def _answer_start(self, request: Request, lists: bool, result: object) -> None:  # noqa: FBT001 - of a partial
         if isinstance(result, OpenTransaction):
@@ -156,7 +156,7 @@ class _TransactionRoutes:
                 calls.append(self._commit_of(request))
             except TuffError as error:
                 request.reply(error)
-        self._completion.take(calls)
+        self._runner.take(calls)
 
     def _commit_of(self, request: Request) -> Commit:
         body = _members_of(request, _COMMIT_MEMBERS, what="a commit")
@@ -182,7 +182,7 @@ class _TransactionRoutes:
             request.reply(value_reply(request, body))
             return
         answer = partial(self._answer_next, request, body, start.lists)
-        self._completion.take([Start(answer, start.request)])
+        self._runner.take([Start(answer, start.request)])
 
     def _answer_next(
         self,
@@ -205,18 +205,18 @@ class _TransactionRoutes:
         request_id = _request_id(body, request.caller)
         if request_id is None:
             raise BadRequestError("a withdrawal names the requestId of the start")
-        outcome = await self._completion.withdraw(request_id)
+        outcome = await self._runner.withdraw(request_id)
         pointer = None if outcome is None else pointer_to_json(outcome.transaction_id)
         return value_reply(request, {"transactionId": pointer})
 
     async def join(self, request: Request) -> Reply:
         _members_of(request, (), what="a join")
-        opened = await self._completion.join(self._own(request))
+        opened = await self._runner.join(self._own(request))
         return value_reply(request, {"state": opened.state})
 
     async def renew(self, request: Request) -> Reply:
         _members_of(request, (), what="a renewal")
-        opened = await self._completion.renew(self._own(request))
+        opened = await self._runner.renew(self._own(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         return value_reply(
             request, {"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms}
@@ -224,12 +224,12 @@ class _TransactionRoutes:
 
     async def can_commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes"}, what="a can-commit")
-        await self._completion.can_commit(self._own(request), _changes(body) or ())
+        await self._runner.can_commit(self._own(request), _changes(body) or ())
         return value_reply(request, {"state": "committing"})
 
     async def prepare(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
-        opened = await self._completion.prepare(
+        opened = await self._runner.prepare(
             self._own(request),
             database=_database(body.get("database")),
             changes=_changes(body),
@@ -242,10 +242,10 @@ class _TransactionRoutes:
         pointer = self._own(request)
         match body.get("outcome"):
             case "commit":
-                outcome = await self._completion.commit_prepared(pointer)
+                outcome = await self._runner.commit_prepared(pointer)
                 return value_reply(request, _committed_object(outcome.published))
             case "abort":
-                outcome = await self._completion.abort_prepared(pointer)
+                outcome = await self._runner.abort_prepared(pointer)
                 return value_reply(request, {"state": outcome.state.value})
             case other:
                 raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
@@ -262,23 +262,23 @@ class _TransactionRoutes:
 
     async def abort(self, request: Request) -> Reply:
         _members_of(request, (), what="an abort")
-        outcome = await self._completion.abort(self._own_or_invalid(request))
+        outcome = await self._runner.abort(self._own_or_invalid(request))
         return value_reply(request, {"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
         _members_of(request, (), what="an invalidation")
-        outcome = await self._completion.invalidate(self._own(request))
+        outcome = await self._runner.invalidate(self._own(request))
         return value_reply(request, {"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
         _members_of(request, (), what="a checkpoint")
-        opened = await self._completion.checkpoint(self._own(request))
+        opened = await self._runner.checkpoint(self._own(request))
         return value_reply(request, self._object(request, opened, lists=True))
 
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        found = await self._completion.outcome(pointer_of(request))
-        shown = _outcome_object(found, self._completion.topics(found))
+        found = await self._runner.outcome(pointer_of(request))
+        shown = _outcome_object(found, self._runner.topics(found))
         if isinstance(found, OpenTransaction):
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
             shown |= _prepared_members(found)
@@ -322,7 +322,7 @@ class _ServiceRoutes:
         shown = (
             _open_object(
                 opened,
-                self._manager.completion.topics(opened),
+                self._manager.runner.topics(opened),
                 self._manager.timeouts.lease_ends_at_ms(opened),
                 self._manager.durable.state.principals.of(opened.transaction_id),
             )
@@ -336,7 +336,7 @@ class _ServiceRoutes:
         found = await self._manager.monitoring.prepared(
             None if database is None else _database(database)
         )
-        topics, blocking = self._manager.completion.topics, self._manager.timeouts.blocking_now()
+        topics, blocking = self._manager.runner.topics, self._manager.timeouts.blocking_now()
         return json_reply(
             {"prepared": [_prepared_object(each, topics(each), blocking) for each in found]}
         )

@@ -31,11 +31,11 @@ from tuff.protocol.ids import SINK_NAME_LENGTH_MAX
 from tuff.protocol.json_bodies import shown
 from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.transaction import TransactionType
-from tx.completion import Completion
 from tx.counters import TransactionCounters
 from tx.durable_state import DurableState
 from tx.edits import EpochBegun, InvalidReason, SinkForgotten
 from tx.machine import Machine
+from tx.machine_runner import MachineRunner
 from tx.outcomes import EndedState, OpenTransaction
 from tx.pointer_reservation import ReservedPointers
 from tx.principals import caller_principal, require_principal
@@ -166,7 +166,7 @@ class Sinks:
     def __init__(
         self,
         durable: DurableState,
-        completion: Completion,
+        runner: MachineRunner,
         machine: Machine,
         pointers: ReservedPointers,
         settings: TransactionSettings,
@@ -175,7 +175,7 @@ class Sinks:
         now_ms: Callable[[], int],
     ) -> None:
         self._durable = durable
-        self._completion = completion
+        self._runner = runner
         self._machine = machine
         self._pointers = pointers
         self._settings = settings
@@ -221,8 +221,8 @@ class Sinks:
                 require_principal(caller, sink.transaction_id, self._durable.state.principals)
             try:
                 if step is Step.GO_ON:
-                    return sink, await self._completion.open_now(sink.transaction_id)
-                await self._completion.invalidate(sink.transaction_id)
+                    return sink, await self._runner.open_now(sink.transaction_id)
+                await self._runner.invalidate(sink.transaction_id)
                 self._counters.fences += 1
             except TransactionCommittedError:
                 continue  # while its commit was waited for

@@ -17,7 +17,7 @@ from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff_storage.disk.files import write_file
 from tuff_storage.disk.records import Damage, pack_frame, read_frames
-from tx.conflicts import CommittedChanges
+from tx.changed_keys import CommittedChanges
 from tx.consistency import inconsistency
 from tx.edits import (
     CONFLICT,
@@ -42,7 +42,7 @@ from tx.edits import (
     to_bytes,
     tuple_of,
 )
-from tx.files import (
+from tx.file_headers import (
     FORMAT_VERSION,
     OWNERS_VERSION,
     PREPARED_VERSION,

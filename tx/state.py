@@ -14,7 +14,7 @@ from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
-from tx.conflicts import (
+from tx.changed_keys import (
     CommittedChanges,
     Committers,
     PreparedTransactions,

@@ -37,7 +37,15 @@ from tuff_storage.disk.records import (
     read_frames,
 )
 from tx.edits import Edit, MalformedError, decode_edit, encode_edits
-from tx.files import FileHeader, FileKind, KnownFile, damaged, pack_header, read_header, unreadable
+from tx.file_headers import (
+    FileHeader,
+    FileKind,
+    KnownFile,
+    damaged,
+    pack_header,
+    read_header,
+    unreadable,
+)
 from tx.settings import BATCH_COUNT_MAX, UNWANTED_S_MAX
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
-from tx.conflicts import conflict_error
+from tx.changed_keys import conflict_error
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error, status_of
 from tx.principals import require_writer
 from tx.snapshot_view import View
-from tx.under_way import Recall, UnderWay
+from tx.writes_and_claims import Recall, UnderWay
 
 
 class Permit:

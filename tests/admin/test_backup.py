@@ -14,7 +14,7 @@ from tests.cli.command import tuff_command as tuff
 from tuff.protocol.ids import TopicId
 from tuff_storage.disk.backup_archive import MAGIC, VERSION
 from tuff_storage.leveldb.engine import plyvel
-from tx.files import NEWER
+from tx.file_headers import NEWER
 
 
 def contents(directory: Path) -> dict[str, bytes]:

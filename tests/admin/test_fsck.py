@@ -15,7 +15,7 @@ from tests.http.process import serve
 from tuff_storage.leveldb.crc32c import crc32c
 from tuff_storage.leveldb.engine import plyvel
 from tuff_storage.leveldb.log import masked_crc32c
-from tx.files import FileKind, known_file, list_files
+from tx.file_headers import FileKind, known_file, list_files
 
 
 def fsck(directory: Path) -> subprocess.CompletedProcess[str]:

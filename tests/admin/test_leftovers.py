@@ -21,7 +21,7 @@ class Leads:
 
 async def commit(service: Service) -> int:
     opened = await service.begin()
-    await service.completion.commit(opened.transaction_id, changes=[])
+    await service.runner.commit(opened.transaction_id, changes=[])
     return opened.transaction_id
 
 

@@ -10,7 +10,7 @@ from admin.data_directory import DataDirectory
 from admin.salvage import salvage
 from tests.admin.files import Past, now_ms, stored_files
 from tests.admin.judge import look
-from tx.files import NewerFilesError
+from tx.file_headers import NewerFilesError
 
 SECTOR = 512  # bytes
 

@@ -20,7 +20,7 @@ from tuff.protocol.ids import TopicId
 from tuff_storage.disk.records import pack_frame
 from tuff_storage.leveldb.engine import plyvel
 from tx.edits import to_bytes
-from tx.files import NEWER, FileKind, list_files
+from tx.file_headers import NEWER, FileKind, list_files
 
 STORE_ID = "ab" * 16
 VERSION = (8, 9)  # bytes of a transaction file that say its format

@@ -21,7 +21,7 @@ from tx.edits import (
     Started,
     StoreJoined,
 )
-from tx.files import FileHeader, FileKind, pack_header
+from tx.file_headers import FileHeader, FileKind, pack_header
 from tx.outcomes import EndedState
 from tx.recovery import recover
 from tx.snapshot_file import write_snapshot

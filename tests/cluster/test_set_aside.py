@@ -27,15 +27,15 @@ async def prepared(leader: Server) -> int:
     """A transaction that is prepared with a message in each topic."""
     tx = await leader.begin()
     entries = [PublishEntry(topic=topic, payloads=[b"held"]) for topic in (B, C)]
-    await leader.manager.completion.prepare(
+    await leader.manager.runner.prepare(
         tx.transaction_id, database="db", changes=[], publish=entries
     )
     return tx.transaction_id
 
 
 async def resolve(leader: Server, tx: int, *, commits: bool = True) -> None:
-    completion = leader.manager.completion
-    await (completion.commit_prepared if commits else completion.abort_prepared)(tx)
+    runner = leader.manager.runner
+    await (runner.commit_prepared if commits else runner.abort_prepared)(tx)
 
 
 async def committed(cluster: Cluster) -> list[list[bytes]]:

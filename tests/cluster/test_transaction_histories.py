@@ -117,15 +117,15 @@ class History:
 
     async def _end(self, pointer: int, seen: Seen) -> None:
         leader = await self._leader()
-        completion = leader.manager.completion
+        runner = leader.manager.runner
         if self.chance.randrange(4) == 0:
             seen.finals = set()
-            seen.ending = (await self._at(leader, completion.abort(pointer))).state
+            seen.ending = (await self._at(leader, runner.abort(pointer))).state
             return
         publish = [
             PublishEntry(topic=topic, payloads=[each]) for topic, each in sorted(seen.finals)
         ]
-        commit = completion.commit(pointer, changes=[], publish=publish)
+        commit = runner.commit(pointer, changes=[], publish=publish)
         seen.ending = (await self._at(leader, commit)).state
 
     async def _chaos(self) -> None:
@@ -209,11 +209,11 @@ class History:
 
     async def _final_state(self, leader: Server, pointer: int) -> EndedState:
         try:
-            found = await leader.manager.completion.outcome(pointer)
+            found = await leader.manager.runner.outcome(pointer)
         except TransactionUnknownError:
             return EndedState.INVALID
         if not isinstance(found, Outcome):
-            found = await leader.manager.completion.abort(pointer)
+            found = await leader.manager.runner.abort(pointer)
         return found.state
 
 

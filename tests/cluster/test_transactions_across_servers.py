@@ -58,7 +58,7 @@ async def test_a_transaction_over_two_owners_becomes_visible_with_its_commit(
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     await s3.publish(C, b"c", pointer=tx.transaction_id)
     before = await all_committed(cluster)
-    outcome = await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    outcome = await s1.manager.runner.commit(tx.transaction_id, changes=[])
 
     assert before == [[], [], []]
     assert await all_committed(cluster) == [[], [b"b"], [b"c"]]
@@ -75,8 +75,8 @@ async def test_delayed_messages_of_other_owners_enter_if_their_transaction_commi
     delays = [Delay(100, is_time=False)]
     final = PublishEntry(topic=A, payloads=[b"final"], delays=delays)
 
-    outcome = await s1.manager.completion.commit(kept.transaction_id, changes=[], publish=[final])
-    await s1.manager.completion.abort(gone.transaction_id)
+    outcome = await s1.manager.runner.commit(kept.transaction_id, changes=[], publish=[final])
+    await s1.manager.runner.abort(gone.transaction_id)
     await cluster.tick()
     await turns()
 
@@ -93,7 +93,7 @@ async def test_delayed_messages_of_an_open_transaction_move_with_their_topic(
     await s2.publish_later(B, b"b", delay_ms=100, pointer=tx.transaction_id)
     await cluster.move(B, "s3")
 
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
     await cluster.tick()
     await turns()
 
@@ -108,7 +108,7 @@ async def test_an_abort_marks_the_rows_at_all_owners_before_it_returns(cluster: 
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     await s3.publish(C, b"c", pointer=tx.transaction_id)
 
-    outcome = await s1.manager.completion.abort(tx.transaction_id)
+    outcome = await s1.manager.runner.abort(tx.transaction_id)
 
     assert outcome.state is EndedState.ABORTED
     assert not any(each.messaging.state.index.pointers() for each in (s1, s2, s3))
@@ -124,11 +124,11 @@ async def test_an_end_finds_the_new_owner_of_a_topic_that_the_leader_remembers_e
     await s1.view.owner_of(B, is_forwarded=False, creates=False)
     await cluster.move(B, "s3")
 
-    abort = s1.manager.completion.abort(aborted.transaction_id)
+    abort = s1.manager.runner.abort(aborted.transaction_id)
     await asyncio.wait_for(abort, WITHIN_S)
     await s1.view.owner_of(B, is_forwarded=False, creates=False)
     await cluster.move(B, "s2")
-    await s1.manager.completion.commit(committed.transaction_id, changes=[], publish=entries(B))
+    await s1.manager.runner.commit(committed.transaction_id, changes=[], publish=entries(B))
 
     assert await all_committed(cluster) == [[], [b"final"], []]
 
@@ -137,7 +137,7 @@ async def test_a_commit_publishes_at_three_owners(cluster: Cluster) -> None:
     s1 = cluster.servers["s1"]
     tx = await s1.begin()
 
-    outcome = await s1.manager.completion.commit(
+    outcome = await s1.manager.runner.commit(
         tx.transaction_id, changes=[], publish=entries(C, A, B, A)
     )
 
@@ -155,7 +155,7 @@ async def test_a_commit_publishes_to_one_partition_of_another_owner(cluster: Clu
     await s2.messaging.topics.create(topic, {}, partition_count=2)
     tx = await s1.begin()
 
-    await s1.manager.completion.commit(
+    await s1.manager.runner.commit(
         tx.transaction_id, changes=[], publish=entries(topic.partition(1))
     )
 
@@ -165,7 +165,7 @@ async def test_a_commit_publishes_to_one_partition_of_another_owner(cluster: Clu
 async def test_the_leader_refuses_joins_with_its_own_errors(cluster: Cluster) -> None:
     s1, s2, _ = cluster.servers.values()
     committed = await s1.begin()
-    await s1.manager.completion.commit(committed.transaction_id, changes=[])
+    await s1.manager.runner.commit(committed.transaction_id, changes=[])
 
     with pytest.raises(TransactionCommittedError):
         await s2.publish(B, b"x", pointer=committed.transaction_id)
@@ -196,7 +196,7 @@ async def test_a_commit_waits_for_a_write_in_flight_at_another_owner(cluster: Cl
     publishing = asyncio.ensure_future(s2.publish(B, b"b", pointer=tx.transaction_id))
     await turns()
 
-    committing = asyncio.ensure_future(s1.manager.completion.commit(tx.transaction_id, changes=[]))
+    committing = asyncio.ensure_future(s1.manager.runner.commit(tx.transaction_id, changes=[]))
     await turns(200)
     was_done = committing.done()
     with pytest.raises(TransactionsUnavailableError):
@@ -225,7 +225,7 @@ async def test_a_join_whose_reply_is_late_gives_no_permit_after_the_commit(
     cluster.network.after = after
     publishing = asyncio.ensure_future(s2.publish(B, b"b", pointer=tx.transaction_id))
     await turns()
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
     late.set()
 
     with pytest.raises(TransactionsUnavailableError):
@@ -246,7 +246,7 @@ async def test_a_lost_close_is_repeated(cluster: Cluster) -> None:
         return False
 
     cluster.network.loses_request = loses
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
 
     assert len(lost) == 3
     assert (await all_committed(cluster))[1] == [b"b"]
@@ -259,7 +259,7 @@ async def test_lost_ends_and_lost_reports_heal(cluster: Cluster) -> None:
     await s3.publish(C, b"c", pointer=tx.transaction_id)
     cluster.network.loses_request = lambda sent: sent.name in {"end", "report"}
 
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
     for _ in range(5):
         await cluster.tick()
     was_carried = s1.rows.is_carried(tx.transaction_id)
@@ -278,7 +278,7 @@ async def test_a_silent_server_is_not_waited_for_long_before_it_is_found_to_have
     tx = await s1.begin()
     await s2.publish(B, b"b", pointer=tx.transaction_id)
 
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
 
     closes = [each for each in cluster.network.calls if each.name == "close"]
     assert closes
@@ -291,7 +291,7 @@ async def test_an_owner_that_dies_with_its_joins_holds_no_commit_up(cluster: Clu
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     await cluster.kill("s2")
 
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
 
     assert cluster.tables.fence_counts["s2", 1] >= 1
     await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
@@ -304,7 +304,7 @@ async def test_a_live_owner_that_is_silent_holds_a_commit_up(cluster: Cluster) -
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     cluster.network.loses_request = lambda sent: sent.target == "s2"
 
-    committing = asyncio.ensure_future(s1.manager.completion.commit(tx.transaction_id, changes=[]))
+    committing = asyncio.ensure_future(s1.manager.runner.commit(tx.transaction_id, changes=[]))
     await turns(2_000)
 
     assert not committing.done()
@@ -322,7 +322,7 @@ async def test_rows_are_marked_where_their_topic_has_moved(cluster: Cluster) -> 
     await cluster.move(A, "s2")
     await s3.publish(B, b"b2", pointer=tx.transaction_id)
 
-    outcome = await s1.manager.completion.abort(tx.transaction_id)
+    outcome = await s1.manager.runner.abort(tx.transaction_id)
 
     assert outcome.state is EndedState.ABORTED
     assert await s3.committed(B) == []
@@ -342,7 +342,7 @@ async def test_a_topic_that_moves_before_its_owner_learns_of_the_end_is_marked_b
             await cluster.move(B, "s3")
 
     cluster.network.before = before
-    outcome = await s1.manager.completion.abort(tx.transaction_id)
+    outcome = await s1.manager.runner.abort(tx.transaction_id)
 
     assert outcome.state is EndedState.ABORTED
     assert list(s3.messaging.state.index.pointers()) == []
@@ -360,7 +360,7 @@ async def test_a_topic_that_moves_before_the_final_rows_gets_them_at_its_new_own
             await cluster.move(B, "s3")
 
     cluster.network.before = before
-    await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B, A))
+    await s1.manager.runner.commit(tx.transaction_id, changes=[], publish=entries(B, A))
 
     assert cluster.owners[B] == "s3"
     assert await all_committed(cluster) == [[b"final"], [b"final"], []]
@@ -372,9 +372,9 @@ async def test_a_lost_reply_of_final_rows_leaves_nothing_visible(cluster: Cluste
     cluster.network.loses_reply = lambda sent: sent.name == "final"
 
     with pytest.raises(UnavailableError, match="may or may not"):
-        await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(A, B))
+        await s1.manager.runner.commit(tx.transaction_id, changes=[], publish=entries(A, B))
 
-    assert (await s1.manager.completion.outcome(tx.transaction_id)).state is EndedState.INVALID
+    assert (await s1.manager.runner.outcome(tx.transaction_id)).state is EndedState.INVALID
     await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
     s1.manager.invalid_list.prune(also_lost=True)
     await turns()
@@ -394,7 +394,7 @@ async def test_final_rows_that_arrive_after_they_were_given_up_are_refused(
 
     cluster.network.loses_request = loses
     with pytest.raises(UnavailableError):
-        await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B))
+        await s1.manager.runner.commit(tx.transaction_id, changes=[], publish=entries(B))
     cluster.network.loses_request = lambda _sent: False
     acknowledge = next(each for each in cluster.network.calls if each.name == "acknowledge")
     await cluster.network.carry(s1, acknowledge)  # it arrives twice
@@ -410,7 +410,7 @@ async def test_final_rows_of_a_new_leader_are_not_taken_for_those_of_the_one_bef
     leader = cluster.servers["s1"]
     for next_leader in ("s3", "s2"):
         tx = await leader.begin()
-        await leader.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B))
+        await leader.manager.runner.commit(tx.transaction_id, changes=[], publish=entries(B))
         leader = await cluster.elect(next_leader)
 
     assert (await all_committed(cluster))[1] == [b"final", b"final"]
@@ -422,7 +422,7 @@ async def test_calls_that_are_delivered_twice_are_executed_once(cluster: Cluster
     tx = await s1.begin()
     await s2.publish(B, b"b", pointer=tx.transaction_id)
 
-    await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B, C))
+    await s1.manager.runner.commit(tx.transaction_id, changes=[], publish=entries(B, C))
     await turns(300)
 
     assert await s2.everything(B) == [b"b", b"final"]
@@ -469,7 +469,7 @@ async def test_a_leader_that_dies_in_a_commit_leaves_all_or_nothing(
     await s1.manager.take_snapshot()  # with its start
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     reached = hold_leader_at(cluster, step)
-    commit = s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B, C))
+    commit = s1.manager.runner.commit(tx.transaction_id, changes=[], publish=entries(B, C))
 
     committing = asyncio.ensure_future(commit)
     await asyncio.wait_for(reached.wait(), 5)
@@ -479,10 +479,10 @@ async def test_a_leader_that_dies_in_a_commit_leaves_all_or_nothing(
     cluster.network.before = cluster.network.after = _pass
     await cluster.elect("s2")
 
-    found = await s2.manager.completion.outcome(tx.transaction_id)
+    found = await s2.manager.runner.outcome(tx.transaction_id)
     assert str(found.state.value if isinstance(found, Outcome) else found.state) == ending
     if ending == "in_progress":
-        await s2.manager.completion.commit(tx.transaction_id, changes=[])
+        await s2.manager.runner.commit(tx.transaction_id, changes=[])
     await cluster.until(lambda: not s2.rows.is_carried(tx.transaction_id))
     assert (await all_committed(cluster))[1:] == [at_b, at_c]
 
@@ -494,7 +494,7 @@ async def _pass(_sent: Sent) -> None:
 async def test_an_open_transaction_goes_on_with_a_new_leader(cluster: Cluster) -> None:
     s1, s2, s3 = cluster.servers.values()
     tx = await s1.begin()
-    await s1.manager.completion.can_commit(tx.transaction_id, [b"x"])
+    await s1.manager.runner.can_commit(tx.transaction_id, [b"x"])
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     await s1.publish(A, b"a", pointer=tx.transaction_id)
     await s1.manager.take_snapshot()  # with its start
@@ -504,7 +504,7 @@ async def test_an_open_transaction_goes_on_with_a_new_leader(cluster: Cluster) -
 
     await cluster.elect("s2")
     await s3.publish(C, b"c", pointer=tx.transaction_id)
-    outcome = await s2.manager.completion.commit(tx.transaction_id)
+    outcome = await s2.manager.runner.commit(tx.transaction_id)
 
     assert outcome.topics == ("ns:a", "ns:b", "ns:c")
     await cluster.until(lambda: not s2.rows.is_carried(tx.transaction_id))
@@ -518,7 +518,7 @@ async def test_a_prepared_transaction_is_resolved_at_the_next_leader(
     s1, s2, _ = cluster.servers.values()
     tx = await s1.begin()
     await s2.publish(B, b"b", pointer=tx.transaction_id)
-    prepare = s1.manager.completion.prepare
+    prepare = s1.manager.runner.prepare
     await prepare(tx.transaction_id, database="db", changes=[b"x"], publish=entries(B, C))
     with pytest.raises(TransactionPreparedError):
         await s2.publish(B, b"late", pointer=tx.transaction_id)
@@ -526,8 +526,8 @@ async def test_a_prepared_transaction_is_resolved_at_the_next_leader(
 
     await cluster.elect("s2")
     (found,) = await s2.manager.monitoring.prepared("db")
-    completion = s2.manager.completion
-    resolve = completion.commit_prepared if commits else completion.abort_prepared
+    runner = s2.manager.runner
+    resolve = runner.commit_prepared if commits else runner.abort_prepared
 
     assert found.transaction_id == tx.transaction_id
     assert (await all_committed(cluster))[1:] == [[], []]
@@ -549,7 +549,7 @@ async def test_rows_of_a_lost_transaction_at_a_dead_owner_are_marked_by_the_next
 
     await cluster.elect("s3")
     assert s3.rows.topics([tx.transaction_id]) == ["ns:b"]
-    outcome = await s3.manager.completion.abort(tx.transaction_id)
+    outcome = await s3.manager.runner.abort(tx.transaction_id)
 
     assert outcome.state is EndedState.ABORTED
     assert (await all_committed(cluster))[1] == []
@@ -624,7 +624,7 @@ async def test_a_new_member_acknowledges_the_leader_before_it_joins_a_transactio
         await s4.publish(B, b"b", pointer=tx.transaction_id)
     cluster.network.loses_request = lambda _sent: False
     await s4.publish(B, b"b", pointer=tx.transaction_id)
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
 
     assert await s4.committed(B) == [b"b"]
 
@@ -647,7 +647,7 @@ async def test_a_rollback_under_an_invalid_transaction_does_not_keep_it_on_the_l
     s1, s2, _ = cluster.servers.values()
     pointer = (await s1.begin()).transaction_id
     await s2.publish(B, b"b", pointer=pointer)
-    await s1.manager.completion.invalidate(pointer)
+    await s1.manager.runner.invalidate(pointer)
     await cluster.until(lambda: not s1.rows.is_carried(pointer))
 
     rolled_back = RollbackDetail(pointer, Offset(0, 0), Offset(NOON_MS * 2, 0))
@@ -662,14 +662,14 @@ async def test_a_rollback_under_an_invalid_transaction_does_not_keep_it_on_the_l
 async def test_a_late_report_holds_no_abort_up(cluster: Cluster) -> None:
     s1, s2, s3 = cluster.servers.values()
     tx = await s1.begin()
-    checkpoint = (await s1.manager.completion.checkpoint(tx.transaction_id)).pointers[-1]
+    checkpoint = (await s1.manager.runner.checkpoint(tx.transaction_id)).pointers[-1]
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     await s3.publish(C, b"c", pointer=checkpoint)
     await cluster.tick()
     report = next(each for each in cluster.network.calls if (each.source, each.name) == LATE)
     cluster.network.loses_request = lambda sent: (sent.target, sent.name) == ("s3", "end")
 
-    aborting = asyncio.ensure_future(s1.manager.completion.abort(tx.transaction_id))
+    aborting = asyncio.ensure_future(s1.manager.runner.abort(tx.transaction_id))
     await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
     await cluster.network.carry(s2, report)
     cluster.network.loses_request = lambda _sent: False
@@ -688,7 +688,7 @@ async def test_the_leader_remembers_an_owner_that_is_about_to_settle_rows(
     forgotten: list[TopicId] = []
     monkeypatch.setattr(s1.view, "forget", forgotten.append)
 
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
     await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
 
     assert [each.name for each in cluster.network.calls].count("end") > 1
@@ -708,7 +708,7 @@ async def test_a_bug_during_the_end_of_a_transaction_does_not_stop_later_ones(
             raise bugs.pop()
 
     cluster.network.before = before
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
     await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
 
     assert bugs == []
@@ -723,12 +723,12 @@ async def test_rows_at_another_owner_that_hold_readers_back_too_long_end_their_t
     await s2.publish(B, b"b", pointer=tx.transaction_id)
 
     await cluster.tick(29_000)
-    state = (await s1.manager.completion.outcome(tx.transaction_id)).state
+    state = (await s1.manager.runner.outcome(tx.transaction_id)).state
     await cluster.tick(2_000)
     await cluster.tick(1)
 
     assert state == "in_progress"
-    outcome = await s1.manager.completion.outcome(tx.transaction_id)
+    outcome = await s1.manager.runner.outcome(tx.transaction_id)
     assert (outcome.state, outcome.reason) == (EndedState.INVALID, InvalidReason.BLOCKED_READERS)
     await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
     assert await s2.committed(B) == []
@@ -744,7 +744,7 @@ async def test_a_poll_in_a_transaction_at_another_server_wakes_when_that_ends(
     )
     await turns(100)
 
-    await s1.manager.completion.abort(tx.transaction_id)
+    await s1.manager.runner.abort(tx.transaction_id)
 
     with pytest.raises(TransactionNotInProgressError):
         await asyncio.wait_for(polling, 5)
@@ -760,7 +760,7 @@ async def test_a_held_reader_at_another_owner_wakes_with_the_commit(cluster: Clu
     await turns(100)
     was_done = polling.done()
 
-    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
 
     assert not was_done
     assert [each for _, each in (await asyncio.wait_for(polling, 5)).items] == [b"b"]
@@ -782,5 +782,5 @@ async def test_a_server_explains_a_message_with_the_outcome_that_the_leader_know
         return f"{found.explanation.reason.value} {found.status.state}"
 
     assert await reason() == "in_progress in_progress"
-    await s1.manager.completion.abort(tx.transaction_id)
+    await s1.manager.runner.abort(tx.transaction_id)
     assert await reason() == "aborted aborted"

@@ -446,7 +446,7 @@ class Server:
     # What a client asks.
 
     async def begin(self, caller: Caller | None = None) -> OpenTransaction:
-        return await self.manager.completion.start(
+        return await self.manager.runner.start(
             StartRequest(timeout_s=300, client="c", caller=caller)
         )
 

@@ -41,7 +41,7 @@ from tests.faults.damage_judge import (
 from tests.http.calls import Topic, begin
 from tests.http.client import Client, ok, until
 from tests.http.process import serve
-from tx.files import DamagedFilesError
+from tx.file_headers import DamagedFilesError
 from tx.recovery import recover
 from tx.snapshot_file import read_snapshot
 from tx.wal import LogContents, read_log

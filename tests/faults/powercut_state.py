@@ -46,22 +46,20 @@ class Recovered(Life):
         """The outcome of a transaction; one in progress is invalidated."""
         transactions = self._components.transactions
         try:
-            found = await transactions.completion.outcome(pointer)
+            found = await transactions.runner.outcome(pointer)
         except TransactionUnknownError:
             return Outcome.FAIL  # the power cut lost its start
         if not isinstance(found, Ended):
-            found = await transactions.completion.invalidate(pointer)
+            found = await transactions.runner.invalidate(pointer)
         return Outcome.OK if found.state is EndedState.COMMITTED else Outcome.FAIL
 
     async def begin(self) -> Transaction:
-        opened = await self._components.transactions.completion.start(StartRequest(client="judge"))
+        opened = await self._components.transactions.runner.start(StartRequest(client="judge"))
         return opened.transaction
 
     async def end_open(self) -> None:
         for opened in (await self._components.transactions.monitoring.overview()).open:
-            await self._components.transactions.completion.invalidate(
-                opened.transaction.transaction_id
-            )
+            await self._components.transactions.runner.invalidate(opened.transaction.transaction_id)
 
     def why_down(self) -> list[str]:
         """Why a component is down, one sentence for each; empty if both are up."""

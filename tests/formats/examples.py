@@ -51,7 +51,7 @@ from tuff.protocol.transaction import TransactionType
 from tuff_storage.disk.backup_archive import pack_end, pack_head
 from tx import edits
 from tx.edits import Conflict, Edit, InvalidReason, PointerRange
-from tx.files import FileHeader, FileKind, pack_header
+from tx.file_headers import FileHeader, FileKind, pack_header
 from tx.wal import pack_edits, pack_proof
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"

@@ -22,9 +22,9 @@ from tuff.protocol.ids import Offset
 from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
-from tx.conflicts import CommittedChanges
+from tx.changed_keys import CommittedChanges
 from tx.edits import Conflict, InvalidReason, PointerRange
-from tx.files import FileHeader, FileKind, pack_header
+from tx.file_headers import FileHeader, FileKind, pack_header
 from tx.mixed_backups import RecordedFiles
 from tx.outcomes import EndedState, OpenTransaction, Outcome, PackedOutcomes
 from tx.recovery import Recovered, recover

@@ -86,7 +86,7 @@ from tuff_storage.disk.records import pack_frame
 from tuff_storage.leveldb.log import MalformedError as MalformedLevelDbError
 from tuff_storage.leveldb.log import Record, read_batch, read_records
 from tx.edits import MalformedError, decode_edit
-from tx.files import HEAD_SIZE, DamagedFilesError, FileKind, read_header
+from tx.file_headers import HEAD_SIZE, DamagedFilesError, FileKind, read_header
 from tx.snapshot_file import read_snapshot
 from tx.wal import read_log
 

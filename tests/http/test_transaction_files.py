@@ -11,7 +11,7 @@ from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, created
 from tests.http.client import Client, ok, refused
 from tests.http.conftest import NewServer
 from tests.http.process import serve
-from tx.files import list_files
+from tx.file_headers import list_files
 
 Left = tuple[Path, Tx]  # what a server left: its home, and a transaction that was open
 Copy = Callable[[str], Left]

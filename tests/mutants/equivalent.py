@@ -75,13 +75,13 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._next = self._stop = 1",
     ): "a block is empty where both are the same, and nothing of an empty one is told",
     (
-        "tx/conflicts.py",
+        "tx/changed_keys.py",
         "Committers.conflict",
         "if self._last.keys().isdisjoint(changes):\nreturn None",
         "pass",
     ): "without the short way the list of conflicts is empty",
     (
-        "tx/conflicts.py",
+        "tx/changed_keys.py",
         "Committers.conflict",
         "return None",
         "pass",

@@ -121,7 +121,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "conflicts are not checked",
-        "tx/conflicts.py",
+        "tx/changed_keys.py",
         "            and not transaction.is_visible(commit.transaction_id)\n",
         "            and False\n",
         (
@@ -137,7 +137,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a long transaction takes part in conflicts",
-        "tx/decide.py",
+        "tx/decisions.py",
         "    if not opened.is_short:\n        return frozenset()\n    every",
         "    every",
         (
@@ -153,7 +153,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit ignores its deadline",
-        "tx/decide.py",
+        "tx/decisions.py",
         "    if now_ms >= opened.expires_at_ms:\n",
         "    if False:\n",
         ("tests/tx/test_commit_and_abort.py::test_a_decision_looks_at_the_deadline_itself",),
@@ -177,7 +177,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit ignores the claims of others",
-        "tx/decide.py",
+        "tx/decisions.py",
         "    if (claimant := under_way.claimed_by(changes)) is not None:\n",
         "    if (claimant := None) is not None:\n",
         (
@@ -187,7 +187,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit ignores the claims of prepared transactions",
-        "tx/decide.py",
+        "tx/decisions.py",
         "    if (conflict := state.prepared.conflict(changes)) is not None:\n",
         "    if (conflict := None) is not None:\n",
         ("tests/tx/test_prepared.py::test_a_commit_that_waits_too_long_is_refused_for_good",),
@@ -368,7 +368,7 @@ MUTANTS: Sequence[Mutant] = (
         "            break\n",
         "            proven = 0\n            break\n",
         (
-            "tests/tx/test_files.py::test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired",
+            "tests/tx/test_file_headers.py::test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired",
         ),
     ),
     Mutant(
@@ -378,7 +378,9 @@ MUTANTS: Sequence[Mutant] = (
         '                f"{directory} holds no',
         "        if False:\n            raise DamagedFilesError(\n"
         '                f"{directory} holds no',
-        ("tests/tx/test_files.py::test_missing_files_are_damage_and_never_an_empty_beginning",),
+        (
+            "tests/tx/test_file_headers.py::test_missing_files_are_damage_and_never_an_empty_beginning",
+        ),
     ),
     Mutant(
         "transaction files older than the messages are accepted",

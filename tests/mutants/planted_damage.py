@@ -103,11 +103,11 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "what waited for a refused commit does not continue",
-        "tx/under_way.py",
+        "tx/writes_and_claims.py",
         "        activity.claim = activity.end = None\n        self.resume(transaction_id)\n",
         "        activity.claim = activity.end = None\n",
         (
-            "tests/tx/test_under_way.py::test_what_is_parked_goes_on_in_its_order_when_the_end_is_over",
+            "tests/tx/test_writes_and_claims.py::test_what_is_parked_goes_on_in_its_order_when_the_end_is_over",
         ),
     ),
     # What the transaction files say of each other, and of the messages

@@ -162,7 +162,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "an epoch begins beside the transaction of an older run",
         "tx/sinks.py",
-        "                await self._completion.invalidate(sink.transaction_id)\n",
+        "                await self._runner.invalidate(sink.transaction_id)\n",
         "                await self._start(asked, lease, client)\n",
         (f"{_SINKS}::test_another_run_ends_the_transaction_before_it_begins_its_own",),
     ),

@@ -34,9 +34,9 @@ from tests.mutants.operators import Change, mutate, sites
 ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     *(f"tx/{name}.py" for name in (
-        "completion", "conflicts", "consistency", "decide", "durable_state", "ended_rows",
-        "invalid_list", "machine", "manager", "mixed_backups", "pointer_reservation", "recovery",
-        "snapshot_view", "state", "timeouts", "under_way", "wal",
+        "changed_keys", "consistency", "decisions", "durable_state", "ended_rows",
+        "invalid_list", "machine", "machine_runner", "manager", "mixed_backups", "pointer_reservation", "recovery",
+        "snapshot_view", "state", "timeouts", "wal", "writes_and_claims",
     )),
     *(f"messaging/{name}.py" for name in (
         "log/messages", "log/pointer_index", "log/scan", "log/sequencer", "log/store_state",

@@ -89,14 +89,14 @@ async def components_over(
 
 
 async def published_in_progress(components: Components) -> int:
-    opened = await components.transactions.completion.start(StartRequest(client="writer"))
+    opened = await components.transactions.runner.start(StartRequest(client="writer"))
     request = PublishRequest(pointer=opened.transaction_id, payloads=[b"held"])
     await components.messaging.publisher.publish(ORDERS, request)
     return opened.transaction_id
 
 
 async def outcome_of(components: Components, pointer: int) -> OpenTransaction | Outcome:
-    return await components.transactions.completion.outcome(pointer)
+    return await components.transactions.runner.outcome(pointer)
 
 
 async def reason_of(components: Components, pointer: int) -> InvalidReason | None:
@@ -185,7 +185,7 @@ async def test_a_transaction_that_commits_in_time_is_not_invalidated(
     async with components_over(tmp_path, manual) as components:
         await components.messaging.topics.create(ORDERS, {})
         pointer = await published_in_progress(components)
-        await components.transactions.completion.commit(pointer, changes=())
+        await components.transactions.runner.commit(pointer, changes=())
 
         manual.pass_ms(60_000)
         await components.tick()
@@ -213,7 +213,7 @@ async def test_a_stored_payload_alone_holds_no_reader_back(
     async with components_over(tmp_path, manual) as components:
         await components.messaging.topics.create(ORDERS, {})
         long = StartRequest(type=TransactionType.LONG, client="writer")
-        opened = await components.transactions.completion.start(long)
+        opened = await components.transactions.runner.start(long)
         request = PublishRequest(pointer=opened.transaction_id, payloads=[b"not yet"])
         await components.messaging.publisher.store(ORDERS, request)
 
@@ -237,7 +237,7 @@ async def test_a_block_that_a_crash_can_still_take_is_not_recorded(
         try:
             while components.transactions.durable.decided.image().highest_reserved == reserved:
                 start = StartRequest(client="needs pointers")
-                await components.transactions.completion.start(start)
+                await components.transactions.runner.start(start)
                 await asyncio.sleep(0)
             # Its first record comes while a block is being reserved, as after a failed write.
             await _link_of(components).tick()

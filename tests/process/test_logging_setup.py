@@ -18,7 +18,7 @@ from process.health import Check, HealthLog, Status
 from process.logging_setup import LineFormatter, log_to
 from tests.process.manual_clock import NS_PER_MS, ManualClock
 from tests.process.test_components import components_over
-from tx.files import FileKind, list_files
+from tx.file_headers import FileKind, list_files
 
 OK = Check(Status.OK, "well")
 

@@ -79,7 +79,7 @@ class Client:
         highest_before = observed.highest_pointer
         kind = TransactionType.LONG if is_long else TransactionType.SHORT
         try:
-            opened = await self._server.transactions.completion.start(
+            opened = await self._server.transactions.runner.start(
                 StartRequest(type=kind, timeout_s=timeout_s, client="")
             )
         except UnavailableError:
@@ -100,7 +100,7 @@ class Client:
     async def checkpoint(self, tx: Tx) -> None:
         highest_before = self._observed.highest_pointer
         with self._learning_from(tx):
-            opened = await self._server.transactions.completion.checkpoint(tx.id)
+            opened = await self._server.transactions.runner.checkpoint(tx.id)
             pointer = opened.transaction.write_pointer
             require(
                 9, invariants.pointers_rise(self._observed, pointer, highest_before=highest_before)
@@ -112,14 +112,14 @@ class Client:
         """Renew its lease. No renewal is on the disk; after a crash a whole lease begins."""
         invoked, asked_boot_ms = self._observed.moment(), self._server.clock.boot_ms()
         with self._learning_from(tx, invoked):
-            await self._server.transactions.completion.renew(tx.pointers[-1])
+            await self._server.transactions.runner.renew(tx.pointers[-1])
             tx.renewed_boot_ms = max(tx.renewed_boot_ms, asked_boot_ms)
             tx.alive = max(tx.alive, invoked)
 
     async def can_commit(self, tx: Tx, changes: frozenset[bytes]) -> None:
         tx.named |= changes
         with self._learning_from(tx):
-            await self._server.transactions.completion.can_commit(tx.id, changes)
+            await self._server.transactions.runner.can_commit(tx.id, changes)
             tx.noted.setdefault(len(self._observed.crashed), set()).update(changes)
 
     async def commit(
@@ -135,7 +135,7 @@ class Client:
         tx.commit_invoked = min(tx.commit_invoked, invoked)
         tx.may_be_undone |= read_only
         with self._learning_from(tx, invoked):
-            outcome = await self._server.transactions.completion.commit(
+            outcome = await self._server.transactions.runner.commit(
                 tx.id, changes=changes, publish=publish, read_only=read_only
             )
             # A read-only commit waits for no sync, so a crash may undo it after its reply.
@@ -157,7 +157,7 @@ class Client:
         tasks = [FutureTask(work, refusals=TuffError) for work in works]
         for task in tasks:
             task.go_on()
-        self._server.transactions.completion.take(makes)
+        self._server.transactions.runner.take(makes)
         for task in tasks:
             await task.done
 
@@ -250,7 +250,7 @@ class Client:
         invoked = self._observed.moment()
         tx.prepare_invoked = min(tx.prepare_invoked, invoked)
         with self._learning_from(tx, invoked):
-            opened = await self._server.transactions.completion.prepare(
+            opened = await self._server.transactions.runner.prepare(
                 tx.id, database="d", changes=changes, publish=publish
             )
             assert opened.prepared is not None
@@ -260,36 +260,36 @@ class Client:
     async def resolve(self, tx: Tx, outcome: str) -> None:
         invoked = self._observed.moment()
         tx.resolved.add(outcome)
-        completion = self._server.transactions.completion
+        runner = self._server.transactions.runner
         if outcome == "commit":
             tx.commit_invoked = min(tx.commit_invoked, invoked)
         else:
             tx.abort_invoked = min(tx.abort_invoked, invoked)
         with self._learning_from(tx, invoked):
             if outcome == "commit":
-                committed = await completion.commit_prepared(tx.id)
+                committed = await runner.commit_prepared(tx.id)
                 self._committed(tx, committed.published, invoked)
             else:
-                ended = await completion.abort_prepared(tx.id)
+                ended = await runner.abort_prepared(tx.id)
                 self.note_state(tx, invoked, ended.state.value, _reason(ended))
 
     async def abort(self, tx: Tx) -> None:
         invoked = self._observed.moment()
         tx.abort_invoked = min(tx.abort_invoked, invoked)
         with self._learning_from(tx, invoked):
-            outcome = await self._server.transactions.completion.abort(tx.id)
+            outcome = await self._server.transactions.runner.abort(tx.id)
             self.note_state(tx, invoked, outcome.state.value, _reason(outcome))
 
     async def invalidate(self, tx: Tx) -> None:
         invoked = self._observed.moment()
         with self._learning_from(tx, invoked):
-            outcome = await self._server.transactions.completion.invalidate(tx.id)
+            outcome = await self._server.transactions.runner.invalidate(tx.id)
             self.note_state(tx, invoked, outcome.state.value, _reason(outcome))
 
     async def ask(self, tx: Tx) -> None:
         invoked = self._observed.moment()
         with self._learning_from(tx, invoked):
-            found = await self._server.transactions.completion.outcome(tx.pointers[-1])
+            found = await self._server.transactions.runner.outcome(tx.pointers[-1])
             if isinstance(found, OpenTransaction):
                 is_prepared = found.prepared is not None
                 self.note_state(tx, invoked, "prepared" if is_prepared else "in_progress", None)

@@ -69,7 +69,7 @@ BUGS = (
     ),
     planted(
         "conflicts-not-checked-at-commit",
-        "tx/decide.py",
+        "tx/decisions.py",
         "(conflict := state.committers.conflict(opened.transaction, changes)) is not None",
         "(conflict := None) is not None",
     ),
@@ -150,7 +150,7 @@ BUGS = (
     ),
     planted(
         "abort-does-not-wait-for-its-rows",
-        "tx/decide.py",
+        "tx/decisions.py",
         "    if opened.is_short and not has_rows:\n",
         "    if opened.is_short:\n",
     ),
@@ -180,7 +180,7 @@ BUGS = (
     ),
     planted(
         "can-commit-lost-in-a-crash",
-        "tx/decide.py",
+        "tx/decisions.py",
         "opened.survived_crash and opened.is_short",
         "False and opened.is_short",
     ),
@@ -436,7 +436,7 @@ BUGS = (
     planted(
         "older-run-of-a-sink-commits",
         "tx/sinks.py",
-        "                await self._completion.invalidate(sink.transaction_id)\n",
+        "                await self._runner.invalidate(sink.transaction_id)\n",
         "                await self._start(asked, lease, client)\n",
     ),
     planted(
@@ -608,7 +608,7 @@ RARE_BUGS = (
     ),
     planted(
         "prepare-reported-before-it-is-durable",
-        "tx/completion.py",
+        "tx/machine_runner.py",
         "            await self._durable.synced_in_time(found.prepared.lsn)\n",
         "            pass\n",
         "prepare-asked-for-before-a-power-cut",

@@ -43,7 +43,7 @@ from tx.outcomes import OpenTransaction, Outcome
 from tx.settings import TransactionSettings
 from tx.state import TransactionState, fresh_image
 from tx.timeouts import Timeouts
-from tx.under_way import Step, UnderWay
+from tx.writes_and_claims import Step, UnderWay
 
 C = TypeVar("C", bound=Call)
 

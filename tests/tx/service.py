@@ -267,7 +267,7 @@ class Service:
             open_file=self.disk.open_file,
         )
         self.durable = self.manager.durable
-        self.completion = self.manager.completion
+        self.runner = self.manager.runner
         self.autocommit, self.sinks = self.manager.autocommit, self.manager.sinks
         self.invalid_list = self.manager.invalid_list
         self.monitoring, self.write_permits = self.manager.monitoring, self.manager.write_permits
@@ -314,7 +314,7 @@ class Service:
         request_id: str | None = None,
         is_messages_only: bool = False,
     ) -> OpenTransaction:
-        return await self.completion.start(
+        return await self.runner.start(
             StartRequest(
                 type=kind,
                 timeout_s=timeout_s,
@@ -333,7 +333,7 @@ class Service:
     ) -> "asyncio.Task[Outcome]":
         """A commit under way, whose rows are written once `rows.writing` is set."""
         self.rows.writing.clear()
-        work = self.completion.commit(tx.transaction_id, changes=changes, publish=[entry(b"a")])
+        work = self.runner.commit(tx.transaction_id, changes=changes, publish=[entry(b"a")])
         committing = asyncio.create_task(work)
         await turns()
         return committing
@@ -342,7 +342,7 @@ class Service:
         """Let the log fail at the commit of this transaction; the disk then works again."""
         self.disk.fails = True
         with pytest.raises(TransactionsUnavailableError, match="can't be written"):
-            await self.completion.commit(tx.transaction_id, changes=[])
+            await self.runner.commit(tx.transaction_id, changes=[])
         self.disk.fails = False
 
     async def later(self, ms: int) -> None:
@@ -352,7 +352,7 @@ class Service:
         await turns()
 
     async def state_of(self, pointer: int) -> tuple[str, str | None]:
-        found = await self.completion.outcome(pointer)
+        found = await self.runner.outcome(pointer)
         if isinstance(found, OpenTransaction):
             return found.state, None
         return found.state.value, found.reason.value if found.reason else None

@@ -33,4 +33,4 @@ async def state(service: Service, sink: str = "s") -> tuple[int, str, str]:
 
 
 async def commit(service: Service, tx: OpenTransaction) -> None:
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)

@@ -38,11 +38,11 @@ async def test_endings_under_way_at_a_stop_get_their_outcome(service: Service) -
         for each in ("r", "r", None)
     ]
     runs.append(
-        asyncio.create_task(service.completion.commit(tx.transaction_id, publish=[entry(b"b")]))
+        asyncio.create_task(service.runner.commit(tx.transaction_id, publish=[entry(b"b")]))
     )
     await turns()
     service.disk.hold()
-    runs.append(asyncio.create_task(service.completion.abort(other.transaction_id)))
+    runs.append(asyncio.create_task(service.runner.abort(other.transaction_id)))
     await turns()
 
     await service.manager.stop_service()

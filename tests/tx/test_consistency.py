@@ -39,7 +39,7 @@ from tx.edits import (
     SinkForgotten,
     Started,
 )
-from tx.files import (
+from tx.file_headers import (
     ContradictionError,
     FileHeader,
     FileKind,
@@ -68,27 +68,27 @@ async def make_history(directory: Path) -> None:
         await service.begin(kind)
         for kind in (TransactionType.SHORT, TransactionType.SHORT, TransactionType.LONG)
     ]
-    await manager.completion.checkpoint(first.transaction_id)
-    await manager.completion.can_commit(first.transaction_id, [b"k"])
-    await manager.completion.commit(first.transaction_id, publish=[entry(b"a")])
+    await manager.runner.checkpoint(first.transaction_id)
+    await manager.runner.can_commit(first.transaction_id, [b"k"])
+    await manager.runner.commit(first.transaction_id, publish=[entry(b"a")])
     with pytest.raises(TransactionConflictError):
-        await manager.completion.can_commit(rival.transaction_id, [b"k"])
-    await manager.completion.abort(rival.transaction_id)
-    await manager.completion.abort(long.transaction_id)
+        await manager.runner.can_commit(rival.transaction_id, [b"k"])
+    await manager.runner.abort(rival.transaction_id)
+    await manager.runner.abort(long.transaction_id)
     await manager.invalid_list.truncate(pointers=[long.transaction_id])
     leased = await service.begin(TransactionType.LONG, lease_s=60)
     undone = await service.begin()
-    await manager.completion.invalidate(undone.transaction_id)
-    await manager.completion.abort(undone.transaction_id)
+    await manager.runner.invalidate(undone.transaction_id)
+    await manager.runner.abort(undone.transaction_id)
     begun = await begin_epoch(service, 0, "one")
-    await manager.completion.commit(begun.transaction_id)
+    await manager.runner.commit(begun.transaction_id)
     await begin_epoch(service, 1, "one")
     service = await service.crash()
-    await service.completion.commit(leased.transaction_id)
+    await service.runner.commit(leased.transaction_id)
     still = await service.begin()
-    await service.completion.checkpoint(still.transaction_id)
+    await service.runner.checkpoint(still.transaction_id)
     done = await begin_epoch(service, 1, "another")
-    await service.completion.commit(done.transaction_id)
+    await service.runner.commit(done.transaction_id)
     await service.sinks.forget("s")
     await service.begin()
     await service.later(10)

@@ -10,7 +10,7 @@ from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.conflicts import CommittedChanges
+from tx.changed_keys import CommittedChanges
 from tx.edits import (
     Aborted,
     BlockReserved,
@@ -32,7 +32,7 @@ from tx.edits import (
     encode_edit,
     to_bytes,
 )
-from tx.files import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
+from tx.file_headers import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
 from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
 from tx.wal import DiskFile, create_log, pack_edits, pack_proof, proofs_behind, read_log

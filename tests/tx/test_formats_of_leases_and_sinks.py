@@ -23,7 +23,7 @@ from tx.edits import (
     decode_edit,
     encode_edit,
 )
-from tx.files import (
+from tx.file_headers import (
     DamagedFilesError,
     FileHeader,
     FileKind,

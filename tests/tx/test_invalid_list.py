@@ -14,8 +14,8 @@ async def test_what_region_servers_have_not_cleared_stays_on_the_list(
 ) -> None:
     service = await new_service(TransactionSettings(prune_invalid=True)).open()
     first, second = await service.begin(), await service.begin()
-    await service.completion.invalidate(first.transaction_id)
-    await service.completion.invalidate(second.transaction_id)
+    await service.runner.invalidate(first.transaction_id)
+    await service.runner.invalidate(second.transaction_id)
     service.rows.uncleared = {second.transaction_id}
 
     await service.later(2000)
@@ -63,8 +63,8 @@ async def test_pruning_takes_off_only_what_no_row_carries(new_service: NewServic
     service.rows.marking_fails = True
     idle, carried = await service.begin(), await service.begin()
     service.rows.carried[carried.transaction_id] = "ns:t"
-    await service.completion.invalidate(idle.transaction_id)
-    await service.completion.invalidate(carried.transaction_id)
+    await service.runner.invalidate(idle.transaction_id)
+    await service.runner.invalidate(carried.transaction_id)
 
     await service.later(2000)
 
@@ -76,7 +76,7 @@ async def test_a_pointer_whose_write_is_under_way_stays_on_the_invalid_list(
 ) -> None:
     tx = await service.begin()
     permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
-    await service.completion.invalidate(tx.transaction_id)
+    await service.runner.invalidate(tx.transaction_id)
 
     kept = await service.invalid_list.truncate(pointers=[tx.transaction_id])
     permit.leave()
@@ -88,7 +88,7 @@ async def test_a_pointer_whose_write_is_under_way_stays_on_the_invalid_list(
 async def test_the_invalid_list_is_shown_once_no_crash_can_undo_it(service: Service) -> None:
     tx = await service.begin()
     service.disk.hold()
-    ending = asyncio.ensure_future(service.completion.invalidate(tx.transaction_id))
+    ending = asyncio.ensure_future(service.runner.invalidate(tx.transaction_id))
     await turns()
 
     showing = asyncio.ensure_future(service.invalid_list.shown())
@@ -122,10 +122,10 @@ async def test_a_transaction_of_messages_only_is_pruned_once_its_rows_are_marked
     service: Service,
 ) -> None:
     tx = await service.begin(is_messages_only=True)
-    checked = await service.completion.checkpoint(tx.transaction_id)
+    checked = await service.runner.checkpoint(tx.transaction_id)
     service.rows.carried[checked.transaction.write_pointer] = "ns:t"
     service.rows.marking.clear()
-    await service.completion.invalidate(tx.transaction_id)
+    await service.runner.invalidate(tx.transaction_id)
 
     await service.later(2_000)
     assert await listed(service) == list(checked.pointers)
@@ -141,7 +141,7 @@ async def test_a_transaction_of_messages_only_stays_listed_while_it_writes(
 ) -> None:
     tx = await service.begin(is_messages_only=True)
     permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
-    await service.completion.invalidate(tx.transaction_id)
+    await service.runner.invalidate(tx.transaction_id)
 
     await service.later(2_000)
     assert await listed(service) == [tx.transaction_id]
@@ -160,7 +160,7 @@ async def test_that_only_messages_take_part_is_known_after_the_server_was_starte
     service.rows.marking_fails = is_invalid
     service.rows.carried[tx.transaction_id] = "ns:t"
     if is_invalid:
-        await service.completion.invalidate(tx.transaction_id)
+        await service.runner.invalidate(tx.transaction_id)
     await service.durable.synced_in_time(service.durable.state.lsn)
 
     again = await ends(service)  # type: ignore[operator]  # one of the two methods
@@ -179,7 +179,7 @@ async def test_a_transaction_that_another_store_has_joined_stays_on_the_list(
 ) -> None:
     """What the store keeps under its pointers would become visible."""
     tx = await service.begin(timeout_s=10, is_messages_only=True)
-    await service.completion.join(tx.transaction_id)
+    await service.runner.join(tx.transaction_id)
 
     again = await ends(service)  # type: ignore[operator]  # one of the two methods
     for _ in range(8):
@@ -191,7 +191,7 @@ async def test_a_transaction_that_another_store_has_joined_stays_on_the_list(
 async def test_a_join_waits_for_its_sync(service: Service) -> None:
     tx = await service.begin(is_messages_only=True)
     service.disk.hold()
-    joining = [asyncio.create_task(service.completion.join(tx.transaction_id)) for _ in range(2)]
+    joining = [asyncio.create_task(service.runner.join(tx.transaction_id)) for _ in range(2)]
     await turns()
     assert not any(each.done() for each in joining)
 
@@ -203,8 +203,8 @@ async def test_what_an_operator_has_taken_off_the_list_does_not_keep_the_rest(
     service: Service,
 ) -> None:
     tx = await service.begin(is_messages_only=True)
-    checked = await service.completion.checkpoint(tx.transaction_id)
-    await service.completion.invalidate(tx.transaction_id)
+    checked = await service.runner.checkpoint(tx.transaction_id)
+    await service.runner.invalidate(tx.transaction_id)
     await service.invalid_list.truncate(pointers=[checked.transaction.write_pointer])
 
     await service.later(2_000)

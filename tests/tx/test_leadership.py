@@ -15,7 +15,7 @@ from tests.tx.service import NOW_MS, STORE_ID, Service
 from tests.tx.steps import Election, Seat, SteppedDisk, Steps, stop_at_file_operations
 from tuff.protocol.errors import TransactionsUnavailableError, TuffError
 from tx.durable_state import ServiceState
-from tx.files import (
+from tx.file_headers import (
     EPOCH_MAX,
     FileHeader,
     FileKind,
@@ -101,7 +101,7 @@ async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 async def commit(service: Service) -> int:
     """The pointer of a transaction that committed."""
     opened = await service.begin()
-    await service.completion.commit(opened.transaction_id, changes=[b"k"])
+    await service.runner.commit(opened.transaction_id, changes=[b"k"])
     return opened.transaction_id
 
 
@@ -644,9 +644,9 @@ class RandomLeaders:
             opened = await service.begin()
             self.started.append(opened.transaction_id)
             if how == "committed":
-                await service.completion.commit(opened.transaction_id, changes=[b"k"])
+                await service.runner.commit(opened.transaction_id, changes=[b"k"])
             elif how == "aborted":
-                await service.completion.abort(opened.transaction_id)
+                await service.runner.abort(opened.transaction_id)
             else:
                 return
         except TuffError:

@@ -25,15 +25,15 @@ async def leased(service: Service, seconds: float = 10) -> OpenTransaction:
 
 async def forced(service: Service) -> None:
     """Everything that was logged before is on the disk."""
-    await service.completion.invalidate((await service.begin()).transaction_id)
+    await service.runner.invalidate((await service.begin()).transaction_id)
 
 
 async def test_a_decision_looks_at_the_lease_itself(service: Service) -> None:
     calls = [
-        service.completion.renew,
-        service.completion.commit,
-        service.completion.checkpoint,
-        lambda one: service.completion.can_commit(one, ()),
+        service.runner.renew,
+        service.runner.commit,
+        service.runner.checkpoint,
+        lambda one: service.runner.can_commit(one, ()),
     ]
     started = [await leased(service) for _ in calls]
     service.now_ms += 10_000
@@ -50,7 +50,7 @@ async def test_a_tick_ends_only_transactions_whose_lease_is_over(service: Servic
     short, none = await service.begin(timeout_s=60), await service.begin(LONG)
     renewed, lapsed = await leased(service), await leased(service)
     await service.later(9_999)
-    await service.completion.renew(renewed.transaction_id)
+    await service.runner.renew(renewed.transaction_id)
 
     await service.later(1)
 
@@ -69,7 +69,7 @@ async def test_a_transaction_with_neither_time_nor_lease_left_has_timed_out(
     service.now_ms += 10_000
 
     with pytest.raises(TransactionTimedOutError):
-        await service.completion.renew(by_call.transaction_id)
+        await service.runner.renew(by_call.transaction_id)
     await service.later(0)
 
     assert await service.state_of(by_tick.transaction_id) == ("invalid", "timed_out")
@@ -92,14 +92,14 @@ async def test_a_renewal_waits_neither_for_the_disk_nor_for_a_commit_that_waits(
     would end the job in the middle of its commit."""
     tx = await leased(service)
     permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
-    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
+    committing = asyncio.create_task(service.runner.commit(tx.transaction_id))
     await turns()
     syncs = service.disk.sync_count
     service.disk.hold()
 
     for _ in range(3):
         await service.later(9_000)
-        await service.completion.renew(tx.transaction_id)
+        await service.runner.renew(tx.transaction_id)
 
     assert service.disk.sync_count == syncs
     service.disk.release()
@@ -122,7 +122,7 @@ async def test_the_length_of_a_lease_is_durable_with_the_start(service: Service)
         log.write_bytes(whole[:size])
         again = await service.next_life().open()
         try:
-            opened = await again.completion.outcome(tx.transaction_id)
+            opened = await again.runner.outcome(tx.transaction_id)
             found.add(getattr(opened, "lease_ms", "lost"))
         except TransactionUnknownError:
             found.add("lost")
@@ -137,7 +137,7 @@ async def test_the_length_of_a_lease_is_durable_with_the_start(service: Service)
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_after_a_restart_a_lease_is_whole_again(service: Service, is_clean: bool) -> None:
     tx = await leased(service)
-    await service.completion.checkpoint(tx.transaction_id)
+    await service.runner.checkpoint(tx.transaction_id)
     service.now_ms += 9_000
 
     again = await service.restart() if is_clean else await service.crash()
@@ -200,13 +200,13 @@ async def test_only_a_long_transaction_has_a_lease_and_only_with_one_can_it_rene
     tx = await service.begin(LONG)
 
     with pytest.raises(BadRequestError, match="has no lease"):
-        await service.completion.renew(tx.transaction_id)
+        await service.runner.renew(tx.transaction_id)
 
 
 async def test_a_lease_of_a_transaction_that_has_ended_is_forgotten(service: Service) -> None:
     """A renewal that waited may be noted after the end."""
     tx = await leased(service)
-    await service.completion.abort(tx.transaction_id)
+    await service.runner.abort(tx.transaction_id)
     service.manager.timeouts.renew(tx)
     assert service.monitoring.figures().leased_count == 1
 

@@ -7,13 +7,13 @@ from tests.tx.service import NOW_MS, Rows, Service, turns
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
 from tx.ended_rows import EndedRows
 from tx.state import TransactionState, fresh_image
-from tx.under_way import UnderWay
+from tx.writes_and_claims import UnderWay
 
 
 async def test_a_transaction_without_rows_has_nothing_marked(service: Service) -> None:
     tx = await service.begin()
 
-    await service.completion.invalidate(tx.transaction_id)
+    await service.runner.invalidate(tx.transaction_id)
     await turns()
 
     assert service.rows.marked == []
@@ -72,8 +72,8 @@ async def test_a_read_only_commit_wakes_readers_in_it_once_it_is_durable(
     tx, unread = await service.begin(), await service.begin()
     service.rows.read_in = {tx.transaction_id}
 
-    await service.completion.commit(tx.transaction_id, read_only=True)
-    await service.completion.commit(unread.transaction_id, read_only=True)
+    await service.runner.commit(tx.transaction_id, read_only=True)
+    await service.runner.commit(unread.transaction_id, read_only=True)
     assert service.rows.woken == []
     await turns()
 
@@ -88,7 +88,7 @@ async def test_a_recovered_log_wakes_readers_in_transactions_that_it_lost(servic
     lost = await service.begin()
     service.rows.read_in = {lost.transaction_id}
     with pytest.raises(TransactionsUnavailableError):
-        await service.completion.abort(lost.transaction_id)
+        await service.runner.abort(lost.transaction_id)
 
     service.disk.fails = False
     await service.later(1000)

@@ -19,7 +19,7 @@ async def test_an_abort_is_one_and_a_long_transaction_becomes_invalid_by_it(
     tx = await service.begin(kind)
 
     for _ in range(3):
-        await service.completion.abort(tx.transaction_id)
+        await service.runner.abort(tx.transaction_id)
 
     counters = service.manager.counters
     assert (counters.aborts, counters.invalidations) == counted
@@ -29,7 +29,7 @@ async def test_a_commit_is_one_however_often_it_is_repeated(service: Service) ->
     tx = await service.begin()
 
     for _ in range(3):
-        await service.completion.commit(tx.transaction_id)
+        await service.runner.commit(tx.transaction_id)
 
     assert service.manager.counters.commits == 1
 
@@ -47,7 +47,7 @@ async def test_a_conflict_is_one_of_its_transaction_however_often_it_is_refused(
     service: Service,
 ) -> None:
     first, second = await service.begin(), await service.begin()
-    await service.completion.commit(first.transaction_id, changes=[b"k"])
+    await service.runner.commit(first.transaction_id, changes=[b"k"])
 
     for _ in range(3):
         await refused(service, second)
@@ -57,7 +57,7 @@ async def test_a_conflict_is_one_of_its_transaction_however_often_it_is_refused(
 
 async def refused(service: Service, tx: OpenTransaction) -> None:
     with pytest.raises(TransactionConflictError):
-        await service.completion.can_commit(tx.transaction_id, [b"k"])
+        await service.runner.can_commit(tx.transaction_id, [b"k"])
 
 
 @pytest.mark.parametrize("is_told_by", ["can_commit", "tick"])
@@ -70,15 +70,15 @@ async def test_a_time_out_is_counted_once_whichever_call_finds_it(
     if is_told_by == "tick":
         await service.later(0)
     with pytest.raises(TransactionTimedOutError):
-        await service.completion.can_commit(tx.transaction_id, [b"k"])
+        await service.runner.can_commit(tx.transaction_id, [b"k"])
 
     assert service.manager.counters.timeouts == 1
 
 
 async def test_the_overview_shows_pointers_and_transactions_in_progress(service: Service) -> None:
     ended, opened = await service.begin(), await service.begin()
-    await service.completion.can_commit(opened.transaction_id, [])
-    await service.completion.invalidate(ended.transaction_id)
+    await service.runner.can_commit(opened.transaction_id, [])
+    await service.runner.invalidate(ended.transaction_id)
 
     shown = await service.monitoring.overview()
 

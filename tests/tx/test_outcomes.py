@@ -145,7 +145,7 @@ def test_forgetting_leaves_nothing_of_it() -> None:
 async def test_an_outcome_is_kept_until_it_is_durable(service: Service) -> None:
     tx = await service.begin()
     service.disk.hold()
-    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
+    committing = asyncio.create_task(service.runner.commit(tx.transaction_id))
     await turns()
 
     await service.later(900_001)
@@ -157,37 +157,37 @@ async def test_an_outcome_is_kept_until_it_is_durable(service: Service) -> None:
 
 async def test_outcomes_are_forgotten_in_time_unless_they_are_needed(service: Service) -> None:
     gone, invalid, carried = [await service.begin() for _ in range(3)]
-    await service.completion.commit(gone.transaction_id)
-    await service.completion.invalidate(invalid.transaction_id)
-    await service.completion.commit(carried.transaction_id)
+    await service.runner.commit(gone.transaction_id)
+    await service.runner.invalidate(invalid.transaction_id)
+    await service.runner.commit(carried.transaction_id)
     service.rows.carried[carried.transaction_id] = "ns:t"
 
     await service.later(900_001)
 
     with pytest.raises(Exception, match="remembered"):
-        await service.completion.outcome(gone.transaction_id)
+        await service.runner.outcome(gone.transaction_id)
     assert await service.state_of(invalid.transaction_id) == ("invalid", "invalidated")
     assert await service.state_of(carried.transaction_id) == ("committed", None)
     service.rows.carried.clear()
-    await service.completion.abort(invalid.transaction_id)
+    await service.runner.abort(invalid.transaction_id)
     await service.later(900_001)
     for tx in (invalid, carried):
         with pytest.raises(Exception, match="remembered"):
-            await service.completion.outcome(tx.transaction_id)
+            await service.runner.outcome(tx.transaction_id)
 
 
 async def test_no_outcome_is_forgotten_by_a_doubtful_clock(service: Service) -> None:
     """After a restart with a clock far ahead, clients could not ask for any outcome."""
     opened = await service.begin()
-    await service.completion.commit(opened.transaction_id, changes=frozenset((b"k",)), publish=[])
+    await service.runner.commit(opened.transaction_id, changes=frozenset((b"k",)), publish=[])
 
     service.may_forget = False
     await service.later(365 * 86_400_000)
-    found = await service.completion.outcome(opened.transaction_id)
+    found = await service.runner.outcome(opened.transaction_id)
     assert isinstance(found, Outcome)
     assert found.state is EndedState.COMMITTED
 
     service.may_forget = True
     await service.later(0)
     with pytest.raises(TransactionNotInProgressError):
-        await service.completion.outcome(opened.transaction_id)
+        await service.runner.outcome(opened.transaction_id)

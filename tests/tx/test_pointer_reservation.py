@@ -102,7 +102,7 @@ async def started_fast(service: Service, count: int) -> None:
     """So many starts, a thousand in a second."""
     for _ in range(count):
         service.now_ms += 1
-        await service.completion.commit((await service.begin()).transaction_id, read_only=True)
+        await service.runner.commit((await service.begin()).transaction_id, read_only=True)
         await turns(5)
 
 
@@ -219,7 +219,7 @@ async def test_after_an_idle_time_pointers_name_the_present(service: Service, id
     service.now_ms += idle_ms
 
     late = await service.begin()
-    checked = await service.completion.checkpoint(tx.transaction_id)
+    checked = await service.runner.checkpoint(tx.transaction_id)
 
     assert late.transaction_id == (NOW_MS + idle_ms) * 1_000_000
     assert checked.transaction.write_pointer == late.transaction_id + 1

@@ -30,7 +30,7 @@ async def prepared(
 ) -> int:
     """The id of a transaction that is prepared with a message."""
     tx = tx or await service.begin()
-    await service.completion.prepare(
+    await service.runner.prepare(
         tx.transaction_id, database="orders", changes=changes, publish=[entry(b"m")]
     )
     return tx.transaction_id
@@ -43,55 +43,55 @@ async def test_a_prepared_transaction_is_hidden_until_it_is_resolved(service: Se
     assert not (await service.write_permits.snapshot()).is_visible(one)
     assert service.rows.settled == []
 
-    outcome = await service.completion.commit_prepared(one)
+    outcome = await service.runner.commit_prepared(one)
 
     assert [detail.pointer for detail in outcome.published] == [one]
     assert service.rows.settled == [one]
     assert (await service.write_permits.snapshot()).is_visible(one)
-    assert await service.completion.commit_prepared(one) == outcome
+    assert await service.runner.commit_prepared(one) == outcome
 
 
 async def test_a_repeated_prepare_gets_the_first_answer_and_writes_nothing(
     service: Service,
 ) -> None:
     one = await prepared(service)
-    first = await service.completion.outcome(one)
+    first = await service.runner.outcome(one)
 
-    again = await service.completion.prepare(one, database="orders", publish=[entry(b"other")])
+    again = await service.runner.prepare(one, database="orders", publish=[entry(b"other")])
 
     assert again == first
     assert [each.payloads for each in service.rows.published] == [(b"m",)]
     with pytest.raises(TransactionPreparedError, match="'orders' decides"):
-        await service.completion.prepare(one, database="billing")
+        await service.runner.prepare(one, database="billing")
 
 
 async def test_an_abort_marks_the_messages_and_a_commit_after_it_is_refused(
     service: Service,
 ) -> None:
     one = await prepared(service)
-    outcome = await service.completion.abort_prepared(one)
+    outcome = await service.runner.abort_prepared(one)
 
     assert outcome.state.value == "aborted"
     assert service.rows.marked == [one]
-    assert await service.completion.abort_prepared(one) == outcome
+    assert await service.runner.abort_prepared(one) == outcome
     with pytest.raises(Exception, match="was aborted"):
-        await service.completion.commit_prepared(one)
+        await service.runner.commit_prepared(one)
 
 
 async def test_what_committed_can_not_be_resolved_as_aborted(service: Service) -> None:
     one = await prepared(service)
-    await service.completion.commit_prepared(one)
+    await service.runner.commit_prepared(one)
 
     with pytest.raises(TransactionCommittedError):
-        await service.completion.abort_prepared(one)
+        await service.runner.abort_prepared(one)
 
 
 async def test_an_abort_keeps_a_late_prepare_from_taking_effect(service: Service) -> None:
     tx = await service.begin()
     one = tx.transaction_id
     with pytest.raises(TransactionNotPreparedError):
-        await service.completion.commit_prepared(one)
-    await service.completion.abort_prepared(one)
+        await service.runner.commit_prepared(one)
+    await service.runner.abort_prepared(one)
 
     with pytest.raises(Exception, match="was aborted"):
         await prepared(service, tx=tx)
@@ -99,14 +99,14 @@ async def test_an_abort_keeps_a_late_prepare_from_taking_effect(service: Service
 
 async def test_only_a_resolve_ends_it_and_it_takes_no_writes(service: Service) -> None:
     one = await prepared(service)
-    completion = service.completion
+    runner = service.runner
     refused = [
-        completion.commit(one, changes=[]),
-        completion.abort(one),
-        completion.invalidate(one),
-        completion.can_commit(one, [b"x"]),
-        completion.renew(one),
-        service.completion.checkpoint(one),
+        runner.commit(one, changes=[]),
+        runner.abort(one),
+        runner.invalidate(one),
+        runner.can_commit(one, [b"x"]),
+        runner.renew(one),
+        service.runner.checkpoint(one),
         service.write_permits.enter(one, TOPIC),
         service.write_permits.enter_rollback(one, TOPIC),
     ]
@@ -129,7 +129,7 @@ async def test_no_time_out_lease_or_max_block_ends_it(service: Service) -> None:
 
     for one in (short, leased.transaction_id):
         assert await revived.state_of(one) == ("prepared", None)
-        await revived.completion.commit_prepared(one)
+        await revived.runner.commit_prepared(one)
 
 
 async def test_its_messages_are_set_aside_after_max_block(service: Service) -> None:
@@ -141,7 +141,7 @@ async def test_its_messages_are_set_aside_after_max_block(service: Service) -> N
     await service.later(2_000)
     assert service.rows.aside == [one]
 
-    await service.completion.commit_prepared(one)
+    await service.runner.commit_prepared(one)
     assert service.rows.settled == [one]
 
 
@@ -151,7 +151,7 @@ async def test_a_resolve_waits_until_its_messages_are_aside(service: Service) ->
     service.rows.published_at_ms[one] = service.now_ms
     service.rows.marking.clear()
     await service.later(31_000)
-    resolving = asyncio.create_task(service.completion.commit_prepared(one))
+    resolving = asyncio.create_task(service.runner.commit_prepared(one))
     await turns()
     assert service.rows.settled == []
 
@@ -176,12 +176,12 @@ async def test_the_claim_survives_a_restart(service: Service, *, is_clean: bool)
     one = await prepared(service)
     revived = await (service.restart() if is_clean else service.crash())
     other = await revived.begin()
-    waiting = asyncio.create_task(revived.completion.commit(other.transaction_id, changes=[b"k"]))
+    waiting = asyncio.create_task(revived.runner.commit(other.transaction_id, changes=[b"k"]))
     await turns()
 
     assert not waiting.done()
 
-    await revived.completion.commit_prepared(one)
+    await revived.runner.commit_prepared(one)
     with pytest.raises(TransactionConflictError) as refusal:
         await waiting
     assert refusal.value.transaction == one
@@ -190,9 +190,9 @@ async def test_the_claim_survives_a_restart(service: Service, *, is_clean: bool)
 async def test_a_commit_that_waited_for_an_abort_succeeds(service: Service) -> None:
     one = await prepared(service)
     other = await service.begin()
-    waiting = asyncio.create_task(service.completion.commit(other.transaction_id, changes=[b"k"]))
+    waiting = asyncio.create_task(service.runner.commit(other.transaction_id, changes=[b"k"]))
     await turns()
-    await service.completion.abort_prepared(one)
+    await service.runner.abort_prepared(one)
 
     assert (await waiting).state.value == "committed"
 
@@ -204,16 +204,16 @@ async def test_a_commit_that_waits_too_long_is_refused_for_good(new_service: New
 
     for _ in range(2):
         with pytest.raises(TransactionConflictError) as refusal:
-            await service.completion.commit(other, changes=[b"a", b"k"])
+            await service.runner.commit(other, changes=[b"a", b"k"])
         assert (refusal.value.transaction, refusal.value.key) == (one, b"k")
-    await service.completion.abort_prepared(one)
+    await service.runner.abort_prepared(one)
     with pytest.raises(TransactionConflictError):
-        await service.completion.commit(other, changes=[])
+        await service.runner.commit(other, changes=[])
 
 
 async def test_a_prepare_is_refused_for_a_conflict_with_nothing_written(service: Service) -> None:
     first, second = await service.begin(), await service.begin()
-    await service.completion.commit(first.transaction_id, changes=[b"k"])
+    await service.runner.commit(first.transaction_id, changes=[b"k"])
 
     with pytest.raises(TransactionConflictError):
         await prepared(service, tx=second)
@@ -230,13 +230,13 @@ async def test_there_are_no_more_than_the_setting_allows(new_service: NewService
     assert len(service.rows.published) == 1
     assert await service.state_of(other.transaction_id) == ("in_progress", None)
 
-    await service.completion.commit_prepared(one)
+    await service.runner.commit_prepared(one)
     assert await prepared(service, [b"b"], tx=other) == other.transaction_id
 
 
 async def test_an_interrupted_prepare_is_undone_by_recovery(service: Service) -> None:
     tx = await service.begin()
-    await service.completion.can_commit(tx.transaction_id, [b"k"])
+    await service.runner.can_commit(tx.transaction_id, [b"k"])
     service.disk.fails = True
     with pytest.raises(TransactionsUnavailableError):
         await prepared(service, tx=tx)
@@ -246,7 +246,7 @@ async def test_an_interrupted_prepare_is_undone_by_recovery(service: Service) ->
     assert await revived.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
     assert len(revived.durable.state.prepared) == 0
     with pytest.raises(TransactionInvalidatedError):
-        await revived.completion.commit_prepared(tx.transaction_id)
+        await revived.runner.commit_prepared(tx.transaction_id)
 
 
 async def test_a_prepare_whose_rows_fail_is_invalid_and_claims_nothing(service: Service) -> None:
@@ -256,7 +256,7 @@ async def test_a_prepare_whose_rows_fail_is_invalid_and_claims_nothing(service: 
         await prepared(service, tx=tx)
 
     assert await service.state_of(tx.transaction_id) == ("invalid", "invalidated")
-    outcome = await service.completion.commit(other.transaction_id, changes=[b"k"])
+    outcome = await service.runner.commit(other.transaction_id, changes=[b"k"])
     assert outcome.state.value == "committed"
 
 
@@ -268,7 +268,7 @@ async def test_no_view_shows_it_as_prepared_before_that_is_durable(service: Serv
     preparing = asyncio.create_task(prepared(service, tx=tx))
     await turns()
     shown: list[asyncio.Task[object]] = [
-        asyncio.create_task(service.completion.outcome(tx.transaction_id)),
+        asyncio.create_task(service.runner.outcome(tx.transaction_id)),
         asyncio.create_task(service.monitoring.overview()),
         asyncio.create_task(service.monitoring.prepared(None)),
         asyncio.create_task(service.sinks.show("s")),
@@ -290,12 +290,12 @@ async def test_an_answer_waits_until_its_edit_is_durable(service: Service, call:
     assert isinstance(service.disk, Disk)
     service.disk.hold()
     ending: asyncio.Task[object] = asyncio.create_task(
-        service.completion.commit_prepared(tx.transaction_id)
+        service.runner.commit_prepared(tx.transaction_id)
         if call == "resolve"
         else prepared(service, tx=tx)
     )
     await turns()
-    asked = asyncio.create_task(service.completion.outcome(tx.transaction_id))
+    asked = asyncio.create_task(service.runner.outcome(tx.transaction_id))
     await turns()
 
     answer = asked if call == "outcome" else ending
@@ -310,18 +310,18 @@ async def test_a_failed_log_leaves_it_prepared(service: Service) -> None:
     one = await prepared(service)
     service.disk.fails = True
     with pytest.raises(TransactionsUnavailableError):
-        await service.completion.commit_prepared(one)
+        await service.runner.commit_prepared(one)
     service.disk.fails = False
     await service.manager.start_service()
 
     assert await service.state_of(one) == ("prepared", None)
-    assert (await service.completion.commit_prepared(one)).state.value == "committed"
+    assert (await service.runner.commit_prepared(one)).state.value == "committed"
 
 
 async def test_the_list_has_the_oldest_first_and_can_name_a_database(service: Service) -> None:
     first, second = await service.begin(), await service.begin()
-    await service.completion.prepare(second.transaction_id, database="a")
-    await service.completion.prepare(first.transaction_id, database="b")
+    await service.runner.prepare(second.transaction_id, database="a")
+    await service.runner.prepare(first.transaction_id, database="b")
     revived = await service.restart()
     found = await revived.monitoring.prepared(None)
     only = await revived.monitoring.prepared("b")
@@ -347,7 +347,7 @@ async def test_commits_are_forgotten_while_it_waits(service: Service) -> None:
     await prepared(service)
     for _ in range(3):
         tx = await service.begin()
-        await service.completion.commit(tx.transaction_id, changes=[b"%d" % tx.transaction_id])
+        await service.runner.commit(tx.transaction_id, changes=[b"%d" % tx.transaction_id])
 
     assert len(service.durable.state.committers) == 0
 
@@ -356,7 +356,7 @@ async def test_the_run_of_a_sink_is_not_fenced_while_its_epoch_is_prepared(
     service: Service,
 ) -> None:
     tx = await begin_epoch(service, 1, "run-1")
-    await service.completion.prepare(tx.transaction_id, database="orders")
+    await service.runner.prepare(tx.transaction_id, database="orders")
 
     with pytest.raises(TransactionPreparedError):
         await begin_epoch(service, 1, "run-2")

@@ -20,9 +20,9 @@ from tx.settings import BLOCK_COUNT_MIN, RETRY_INTERVAL_MS, TransactionSettings
 
 async def test_what_was_acknowledged_survives_a_crash(service: Service) -> None:
     committed, aborted, invalid, opened = [await service.begin() for _ in range(4)]
-    await service.completion.commit(committed.transaction_id, changes=[b"k"], publish=[entry(b"a")])
-    await service.completion.abort(aborted.transaction_id)
-    await service.completion.invalidate(invalid.transaction_id)
+    await service.runner.commit(committed.transaction_id, changes=[b"k"], publish=[entry(b"a")])
+    await service.runner.abort(aborted.transaction_id)
+    await service.runner.invalidate(invalid.transaction_id)
 
     again = await service.crash()
 
@@ -31,26 +31,24 @@ async def test_what_was_acknowledged_survives_a_crash(service: Service) -> None:
     assert await again.state_of(invalid.transaction_id) == ("invalid", "invalidated")
     assert await again.state_of(opened.transaction_id) == ("in_progress", None)
     with pytest.raises(TransactionConflictError):
-        await again.completion.can_commit(opened.transaction_id, [b"k"])
+        await again.runner.can_commit(opened.transaction_id, [b"k"])
 
 
 async def test_a_clean_restart_after_a_crash_keeps_in_mind_that_there_was_one(
     service: Service,
 ) -> None:
     tx, other = await service.begin(), await service.begin()
-    await service.completion.commit(
-        other.transaction_id, changes=[]
-    )  # with both starts on the disk
+    await service.runner.commit(other.transaction_id, changes=[])  # with both starts on the disk
     service.disk.hold()
     # No caller waits for the first can-commit of a transaction: the crash takes it.
-    await service.completion.can_commit(tx.transaction_id, [b"k"])
+    await service.runner.can_commit(tx.transaction_id, [b"k"])
 
     crashed = await service.crash()
     restarted = await crashed.restart()
 
     # Its changes are lost, so that they can't be checked.
     with pytest.raises(TransactionInvalidatedError):
-        await restarted.completion.commit(tx.transaction_id)
+        await restarted.runner.commit(tx.transaction_id)
     assert await restarted.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
 
 
@@ -67,7 +65,7 @@ async def test_a_start_that_did_not_reach_the_log_is_lost_and_never_unknown(
     assert await again.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
     assert len((await again.write_permits.snapshot()).invalids) == BLOCK_COUNT_MIN
     assert again.rows.marked == [tx.transaction_id]
-    assert (await again.completion.abort(tx.transaction_id)).state.value == "invalid"
+    assert (await again.runner.abort(tx.transaction_id)).state.value == "invalid"
     with pytest.raises(TransactionInvalidatedError):
         await again.write_permits.enter(tx.transaction_id, TOPIC)
     assert (await again.begin()).transaction_id > tx.transaction_id
@@ -81,14 +79,14 @@ async def test_a_clean_stop_loses_no_pointer(service: Service) -> None:
     assert list((await again.write_permits.snapshot()).invalids) == []
     assert again.durable.notes == []
     assert (await again.begin()).transaction_id > tx.transaction_id
-    await again.completion.commit(tx.transaction_id)
+    await again.runner.commit(tx.transaction_id)
 
 
 async def test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash(
     service: Service,
 ) -> None:
     tx = await service.begin()
-    await service.completion.checkpoint(tx.transaction_id)
+    await service.runner.checkpoint(tx.transaction_id)
     service.disk.hold()
     service.spawn(_ignored(service, tx.transaction_id))
     await turns()
@@ -100,11 +98,11 @@ async def test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash(
     assert await again.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
     assert again.rows.carried == {}
     with pytest.raises(TransactionInvalidatedError):
-        await again.completion.commit(tx.transaction_id, publish=[entry(b"a")])
+        await again.runner.commit(tx.transaction_id, publish=[entry(b"a")])
 
 
 async def _ignored(service: Service, pointer: int) -> None:
-    await service.completion.commit(pointer, publish=[entry(b"a")])
+    await service.runner.commit(pointer, publish=[entry(b"a")])
 
 
 async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Service) -> None:
@@ -112,16 +110,16 @@ async def test_a_can_commit_lost_in_a_crash_can_not_skip_its_check(service: Serv
     long = await service.begin(TransactionType.LONG)
     await service.later(0)
     service.disk.hold()
-    await service.completion.can_commit(named.transaction_id, [b"k"])
-    await service.completion.can_commit(unnamed.transaction_id, [b"k"])
+    await service.runner.can_commit(named.transaction_id, [b"k"])
+    await service.runner.can_commit(unnamed.transaction_id, [b"k"])
 
     again = await service.crash()
 
-    await again.completion.commit(named.transaction_id, changes=[])
-    await again.completion.commit(long.transaction_id)
-    await again.completion.commit(reader.transaction_id, read_only=True)
+    await again.runner.commit(named.transaction_id, changes=[])
+    await again.runner.commit(long.transaction_id)
+    await again.runner.commit(reader.transaction_id, read_only=True)
     with pytest.raises(TransactionInvalidatedError):
-        await again.completion.commit(unnamed.transaction_id)
+        await again.runner.commit(unnamed.transaction_id)
     assert await again.state_of(unnamed.transaction_id) == ("invalid", "lost_in_crash")
 
 
@@ -129,44 +127,44 @@ async def test_a_can_commit_that_reached_the_log_needs_no_changes_after_a_crash(
     service: Service,
 ) -> None:
     tx = await service.begin()
-    await service.completion.can_commit(tx.transaction_id, [b"k"])
+    await service.runner.can_commit(tx.transaction_id, [b"k"])
     await service.later(0)
 
     again = await service.crash()
 
     assert await again.state_of(tx.transaction_id) == ("committing", None)
-    await again.completion.commit(tx.transaction_id)
+    await again.runner.commit(tx.transaction_id)
 
 
 async def test_a_further_can_commit_is_answered_once_no_crash_can_split_it_from_the_first(
     service: Service,
 ) -> None:
     tx, rival = await service.begin(), await service.begin()
-    await service.completion.can_commit(tx.transaction_id, [b"a"])
-    await service.completion.commit(rival.transaction_id, changes=[b"c"])
+    await service.runner.can_commit(tx.transaction_id, [b"a"])
+    await service.runner.commit(rival.transaction_id, changes=[b"c"])
     service.disk.hold()
 
-    further = asyncio.create_task(service.completion.can_commit(tx.transaction_id, [b"b"]))
+    further = asyncio.create_task(service.runner.can_commit(tx.transaction_id, [b"b"]))
     await turns()
     assert not further.done()
-    await service.completion.can_commit(tx.transaction_id, [b"a"])
+    await service.runner.can_commit(tx.transaction_id, [b"a"])
     service.disk.release()
     await further
 
     again = await service.crash()
 
     late = await again.begin()
-    await again.completion.commit(tx.transaction_id)
+    await again.runner.commit(tx.transaction_id)
     with pytest.raises(TransactionConflictError):
-        await again.completion.can_commit(late.transaction_id, [b"b"])
+        await again.runner.can_commit(late.transaction_id, [b"b"])
 
 
 async def test_a_restart_tells_rows_what_a_crash_kept_from_them(service: Service) -> None:
     committed, invalid = await service.begin(), await service.begin()
-    await service.completion.commit(committed.transaction_id, publish=[entry(b"a")])
+    await service.runner.commit(committed.transaction_id, publish=[entry(b"a")])
     service.rows.marking_fails = True
     service.rows.carried[invalid.transaction_id] = "ns:t"
-    await service.completion.invalidate(invalid.transaction_id)
+    await service.runner.invalidate(invalid.transaction_id)
     service.rows.carried[committed.transaction_id] = "ns:t"
     service.rows.marking_fails = False
     service.rows.woken.clear()
@@ -184,11 +182,11 @@ async def test_a_log_that_can_not_be_written_takes_the_service_down_and_up_again
     service: Service,
 ) -> None:
     before, doubtful = await service.begin(), await service.begin()
-    await service.completion.commit(before.transaction_id)
+    await service.runner.commit(before.transaction_id)
     service.disk.fails = True
 
     with pytest.raises(TransactionsUnavailableError):
-        await service.completion.commit(doubtful.transaction_id, changes=[])
+        await service.runner.commit(doubtful.transaction_id, changes=[])
 
     assert service.manager.status.state is ServiceState.DOWN
     assert "No space left" in service.manager.status.reason
@@ -200,7 +198,7 @@ async def test_a_log_that_can_not_be_written_takes_the_service_down_and_up_again
     assert service.manager.status.state is ServiceState.RUNNING
     assert await service.state_of(before.transaction_id) == ("committed", None)
     assert await service.state_of(doubtful.transaction_id) == ("in_progress", None)
-    await service.completion.commit(doubtful.transaction_id, changes=[])
+    await service.runner.commit(doubtful.transaction_id, changes=[])
 
 
 async def test_a_recovery_begins_once_the_file_of_the_failed_log_is_closed(
@@ -249,7 +247,7 @@ async def test_a_roll_that_fails_leaves_no_log_behind_that_would_cut_the_old_one
     with pytest.raises(TransactionsUnavailableError, match="Too many open files"):
         await service.manager.take_snapshot()
     monkeypatch.setattr(service.durable._whole_log, "_open_file", opening)
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
 
     again = await service.crash()
 
@@ -266,8 +264,8 @@ async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
 
     for call in (
         lambda: service.begin(),
-        lambda: service.completion.commit(tx.transaction_id),
-        lambda: service.completion.outcome(tx.transaction_id),
+        lambda: service.runner.commit(tx.transaction_id),
+        lambda: service.runner.outcome(tx.transaction_id),
         lambda: service.monitoring.overview(),
         lambda: service.manager.take_snapshot(),
         lambda: service.invalid_list.truncate(pointers=[]),
@@ -283,7 +281,7 @@ async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
 
     await turns()
     assert await service.state_of(late.transaction_id) == ("invalid", "timed_out")
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
 
 
 async def test_a_service_that_is_down_can_not_be_stopped(new_service: NewService) -> None:
@@ -387,7 +385,7 @@ async def test_a_wait_for_an_edit_after_the_log_failed_is_refused(service: Servi
     tx = await service.begin()
     service.disk.fails = True
     with pytest.raises(TransactionsUnavailableError):
-        await service.completion.commit(tx.transaction_id, changes=[])
+        await service.runner.commit(tx.transaction_id, changes=[])
 
     with pytest.raises(TransactionsUnavailableError, match="can't be written"):
         await service.durable.synced(10**6)
@@ -431,7 +429,7 @@ async def test_once_it_was_up_a_recovery_is_tried_again_as_soon_as_the_first_tim
     service.disk.fails = True
     opened = await service.begin()
     with pytest.raises(TransactionsUnavailableError):
-        await service.completion.abort(opened.transaction_id)
+        await service.runner.abort(opened.transaction_id)
     service.disk.fails = False
 
     await service.later(RETRY_INTERVAL_MS)
@@ -473,7 +471,7 @@ async def test_a_log_that_may_have_been_made_in_vain_ends_the_one_before(
 ) -> None:
     """If the new file is there after all, what the old one got later would be cut."""
     tx = await service.begin()
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
     with monkeypatch.context() as patched:
         for name in ("create_log", "remove_file"):
             patched.setattr(f"tx.wal.{name}", _full_disk)

@@ -110,7 +110,7 @@ async def test_everything_of_a_sink_survives(service: Service, is_clean: bool) -
     await begin(service, 1, "a", sink="fenced")
     open_one = await begin(service, 1, "b", sink="fenced")
     lost = await begin(service, 9, "a", sink="lost")
-    await service.completion.invalidate(lost.transaction_id)
+    await service.runner.invalidate(lost.transaction_id)
     before = [sink for sink, _ in await service.sinks.show_all()]
 
     again = await service.restart() if is_clean else await service.crash()
@@ -127,7 +127,7 @@ async def test_a_commit_that_a_crash_cut_off_between_rows_and_record_is_not_comm
     tx = await begin(service, 1, "a")
     service.disk.hold()
     committing = asyncio.create_task(
-        service.completion.commit(tx.transaction_id, publish=[entry(b"x")])
+        service.runner.commit(tx.transaction_id, publish=[entry(b"x")])
     )
     await turns()
     assert service.rows.finals == {tx.transaction_id}

@@ -67,7 +67,7 @@ async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(
     await commit(service, tx)
     await service.later(60_000)
     with pytest.raises(TransactionNotInProgressError, match="is remembered"):
-        await service.completion.outcome(tx.transaction_id)
+        await service.runner.outcome(tx.transaction_id)
 
     again = await service.crash()
 
@@ -84,7 +84,7 @@ async def test_an_uncommitted_epoch_never_looks_committed_however_much_is_forgot
     settings = TransactionSettings(outcome_retention_s=1)
     service = await new_service(settings).open()
     tx = await begin(service, 1, "a")
-    await service.completion.invalidate(tx.transaction_id)
+    await service.runner.invalidate(tx.transaction_id)
     removed, _ = await service.invalid_list.truncate(pointers=[tx.transaction_id])
     await service.later(60_000)
     assert removed == 1
@@ -204,7 +204,7 @@ async def test_a_fence_that_waits_too_long_is_unavailable(service: Service) -> N
 async def test_a_fence_does_not_wait_for_writes_that_hang(service: Service) -> None:
     first = await begin(service, 1, "a")
     permit = await service.write_permits.enter(first.transaction_id, TOPIC)
-    committing = asyncio.create_task(service.completion.commit(first.transaction_id))
+    committing = asyncio.create_task(service.runner.commit(first.transaction_id))
     await turns()
 
     assert await ask(service, 1, "b") is not None
@@ -248,7 +248,7 @@ async def test_a_later_epoch_does_not_begin_before_the_recorded_one_committed(
         with pytest.raises(SinkEpochOpenError, match="epoch 5") as refusal:
             await ask(service, 6, run)
         assert refusal.value.members == {"epoch": 5}
-    await service.completion.abort(first.transaction_id)
+    await service.runner.abort(first.transaction_id)
     with pytest.raises(SinkEpochOpenError):
         await ask(service, 6, "b")
 
@@ -268,9 +268,9 @@ async def test_a_run_that_lost_its_transaction_begins_no_second_one(
     assert tx is not None
     match reason:
         case "invalidated":
-            await service.completion.invalidate(tx.transaction_id)
+            await service.runner.invalidate(tx.transaction_id)
         case "abort_of_long":
-            await service.completion.abort(tx.transaction_id)
+            await service.runner.abort(tx.transaction_id)
         case _:
             service.now_ms += 10_000 if reason == "lease_expired" else 100_000
 
@@ -302,7 +302,7 @@ async def test_a_sink_is_forgotten_when_nothing_of_it_is_in_progress(service: Se
     tx = await begin(service, 1, "a")
     with pytest.raises(SinkInUseError, match=str(tx.transaction_id)):
         await service.sinks.forget("s")
-    await service.completion.can_commit(tx.transaction_id, [])
+    await service.runner.can_commit(tx.transaction_id, [])
     assert await state(service) == (1, "a", "committing")
     with pytest.raises(SinkInUseError):
         await service.sinks.forget("s")

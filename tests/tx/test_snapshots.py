@@ -8,7 +8,7 @@ import pytest
 from tests.tx.service import NOW_MS, STORE_ID, Service, turns
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.durable_state import ServiceState
-from tx.files import FileHeader
+from tx.file_headers import FileHeader
 
 
 def names(directory: Path, kind: str) -> set[str]:
@@ -31,10 +31,10 @@ async def snapshot_under_way(service: Service) -> "asyncio.Task[tuple[str, int]]
 
 async def test_a_commit_does_not_wait_for_a_snapshot(service: Service) -> None:
     before, after = await service.begin(), await service.begin()
-    await service.completion.commit(before.transaction_id)
+    await service.runner.commit(before.transaction_id)
     taken = await snapshot_under_way(service)
 
-    await asyncio.wait_for(service.completion.commit(after.transaction_id), 10)
+    await asyncio.wait_for(service.runner.commit(after.transaction_id), 10)
 
     assert not taken.done()
     service.files.release()
@@ -67,7 +67,7 @@ async def test_a_log_that_fails_during_a_snapshot_is_recovered_behind_it(service
     assert service.manager.status.state is ServiceState.RUNNING
     assert name in names(service.directory, "snapshot")
     again = await service.begin()
-    await service.completion.commit(again.transaction_id)
+    await service.runner.commit(again.transaction_id)
     last = await service.crash()
     assert await last.state_of(again.transaction_id) == ("committed", None)
 
@@ -78,7 +78,7 @@ async def test_a_stop_waits_for_a_snapshot_though_the_log_has_failed(service: Se
     taken = await snapshot_under_way(service)
     service.disk.fails = True
     with pytest.raises(TransactionsUnavailableError):
-        await service.completion.commit(tx.transaction_id)
+        await service.runner.commit(tx.transaction_id)
     stopped = asyncio.create_task(service.manager.close())
     await turns()
     assert not stopped.done()

@@ -23,7 +23,7 @@ from tx.settings import BLOCK_COUNT_MIN, InvalidSettingError, TransactionSetting
 
 async def test_a_checkpoint_is_a_pointer_of_the_same_transaction(service: Service) -> None:
     tx = await service.begin()
-    checked = await service.completion.checkpoint(tx.transaction_id)
+    checked = await service.runner.checkpoint(tx.transaction_id)
     pointer = checked.transaction.write_pointer
 
     assert checked.transaction_id == tx.transaction_id
@@ -31,15 +31,15 @@ async def test_a_checkpoint_is_a_pointer_of_the_same_transaction(service: Servic
     assert pointer in (await service.write_permits.snapshot()).in_progress
     assert service.write_permits.open_transaction_id(pointer) == tx.transaction_id
     again = await service.crash()
-    assert (await again.completion.outcome(pointer)).transaction_id == tx.transaction_id
-    await again.completion.commit(pointer, changes=[])
+    assert (await again.runner.outcome(pointer)).transaction_id == tx.transaction_id
+    await again.runner.commit(pointer, changes=[])
     assert (await again.write_permits.snapshot()).is_visible(pointer)
 
 
 async def test_a_checkpoint_waits_for_its_sync(service: Service) -> None:
     tx = await service.begin()
     service.disk.hold()
-    checking = asyncio.create_task(service.completion.checkpoint(tx.transaction_id))
+    checking = asyncio.create_task(service.runner.checkpoint(tx.transaction_id))
     await turns()
     assert not checking.done()
 
@@ -54,9 +54,9 @@ async def test_a_checkpoint_that_waited_for_a_pointer_looks_at_its_transaction_a
     tx = await service.begin()
     for _ in range(BLOCK_COUNT_MIN - 1):
         await service.begin()
-    checking = asyncio.create_task(service.completion.checkpoint(tx.transaction_id))
+    checking = asyncio.create_task(service.runner.checkpoint(tx.transaction_id))
     await turns()
-    ending = asyncio.create_task(service.completion.invalidate(tx.transaction_id))
+    ending = asyncio.create_task(service.runner.invalidate(tx.transaction_id))
     await turns()
     service.disk.release()
 
@@ -88,7 +88,7 @@ async def test_pointers_that_no_start_got_are_unknown(service: Service) -> None:
     tx = await service.begin()
     for pointer in (0, 1, tx.transaction_id + 1, 2**63 - 1):
         with pytest.raises(TransactionUnknownError):
-            await service.completion.outcome(pointer)
+            await service.runner.outcome(pointer)
         assert service.write_permits.open_transaction_id(pointer) is None
 
 
@@ -139,7 +139,7 @@ async def test_starts_that_wait_for_a_pointer_keep_the_quota(service: Service) -
     for _ in range(BLOCK_COUNT_MIN):
         await service.begin()
     waiting = [
-        asyncio.create_task(service.completion.start(StartRequest(client="c", caller=caller)))
+        asyncio.create_task(service.runner.start(StartRequest(client="c", caller=caller)))
         for _ in range(8)
     ]
     await turns()

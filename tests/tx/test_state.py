@@ -19,7 +19,7 @@ from tx.edits import (
     Started,
     Truncated,
 )
-from tx.files import FileHeader
+from tx.file_headers import FileHeader
 from tx.invalid_list import invalid_before
 from tx.monitoring import overview
 from tx.snapshot_file import pack_snapshot, read_snapshot

@@ -12,7 +12,7 @@ from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.errors import TuffError
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.consistency import contradiction
-from tx.decide import abort_edit, all_changes, can_commit, may_be_aborted
+from tx.decisions import abort_edit, all_changes, can_commit, may_be_aborted
 from tx.edits import (
     Aborted,
     BlockKept,
@@ -31,7 +31,7 @@ from tx.edits import (
     Started,
     Truncated,
 )
-from tx.files import FileHeader
+from tx.file_headers import FileHeader
 from tx.invalid_list import truncate
 from tx.outcomes import EndedState, OpenTransaction
 from tx.settings import TransactionSettings

@@ -73,9 +73,9 @@ async def test_a_tick_does_not_look_at_transactions_that_are_in_time(
     lapsed = await service.begin(TransactionType.LONG, lease_s=10)
     renewed = await service.begin(TransactionType.LONG, lease_s=15)
     ended = await service.begin(TransactionType.LONG, lease_s=10)
-    await service.completion.commit(ended.transaction_id, changes=[])
+    await service.runner.commit(ended.transaction_id, changes=[])
     service.now_ms += 9_000
-    await service.completion.renew(renewed.transaction_id)
+    await service.runner.renew(renewed.transaction_id)
     state = service.durable.state
     with monkeypatch.context() as patched:
         patched.setattr(state, "open", looked_up := Unseen(state.open))
@@ -96,7 +96,7 @@ async def states_of(service: Service, opened: Collection[OpenTransaction]) -> li
 async def test_a_transaction_that_holds_readers_back_beyond_max_block_is_invalidated(
     service: Service,
 ) -> None:
-    blocking = await service.completion.checkpoint(
+    blocking = await service.runner.checkpoint(
         (await service.begin(TransactionType.LONG)).transaction_id
     )
     other = await service.begin(TransactionType.LONG)
@@ -130,7 +130,7 @@ async def test_a_commit_whose_rows_are_being_written_has_passed_its_check(
 
     await service.later(30_000)
     if late_by == "lease":
-        await service.completion.renew(tx.transaction_id)
+        await service.runner.renew(tx.transaction_id)
     service.rows.writing.set()
 
     assert (await committing).state.value == "committed"

@@ -13,19 +13,19 @@ from tx.wal import DiskFile, read_log
 
 async def test_a_batch_that_no_caller_waits_for_is_not_synced(service: Service) -> None:
     tx = await service.begin()
-    await service.completion.commit(tx.transaction_id, read_only=True)
+    await service.runner.commit(tx.transaction_id, read_only=True)
     await service.later(0)
     assert service.disk.write_count > 0
     assert service.disk.sync_count == 0
 
-    await service.completion.outcome(tx.transaction_id)
+    await service.runner.outcome(tx.transaction_id)
 
     assert service.disk.sync_count == 1
 
 
 async def test_what_is_durable_is_proven_once(service: Service) -> None:
     tx = await service.begin()
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
     await service.later(0)
     proven = service.disk.write_count
 
@@ -37,7 +37,7 @@ async def test_what_is_durable_is_proven_once(service: Service) -> None:
 async def test_no_waiter_is_kept_after_its_sync(service: Service) -> None:
     for _ in range(3):
         tx = await service.begin()
-        await service.completion.commit(tx.transaction_id)
+        await service.runner.commit(tx.transaction_id)
 
     log = service.durable._log
     assert log is not None
@@ -50,7 +50,7 @@ async def test_a_sync_is_observed_and_a_write_without_one_is_not(service: Servic
     await turns()
     await service.later(0)
     unsynced = list(service.observed)
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
 
     assert service.disk.write_count == 2
     assert unsynced == [("log_batch_edits", 1)]
@@ -63,7 +63,7 @@ async def test_starts_wait_for_a_commit(service: Service, monkeypatch: pytest.Mo
     await turns()
     assert service.disk.write_count == 0
 
-    await service.completion.commit(started[0].transaction_id)
+    await service.runner.commit(started[0].transaction_id)
 
     assert service.disk.write_count == 1
 
@@ -73,16 +73,16 @@ async def test_many_commits_share_a_sync(service: Service) -> None:
     await turns()
     syncs = service.disk.sync_count
 
-    await asyncio.gather(*(service.completion.commit(tx.transaction_id) for tx in started))
+    await asyncio.gather(*(service.runner.commit(tx.transaction_id) for tx in started))
 
     assert service.disk.sync_count - syncs <= 2
 
 
 async def test_a_commit_writes_no_change_twice(service: Service) -> None:
     tx = await service.begin()
-    await service.completion.can_commit(tx.transaction_id, [b"a"])
+    await service.runner.can_commit(tx.transaction_id, [b"a"])
 
-    await service.completion.commit(tx.transaction_id, changes=[b"a", b"b"])
+    await service.runner.commit(tx.transaction_id, changes=[b"a", b"b"])
 
     (path,) = service.directory.glob("txlog.*")
     _, edit = read_log(path.name, path.read_bytes()).edits[-1]

@@ -16,7 +16,7 @@ async def test_a_repeated_start_returns_the_transaction_that_it_has_started(
 
     assert await service.begin(request_id="a") == first
     assert other != first
-    await service.completion.commit(first.transaction_id, changes=[])
+    await service.runner.commit(first.transaction_id, changes=[])
     assert (await service.begin(request_id="a")).transaction_id > other.transaction_id
 
 
@@ -25,7 +25,7 @@ async def test_a_withdrawn_start_is_aborted_and_its_later_copies_begin_nothing(
 ) -> None:
     tx = await service.begin(request_id="a")
 
-    outcome = await service.completion.withdraw("a")
+    outcome = await service.runner.withdraw("a")
 
     assert outcome is not None
     assert (outcome.transaction_id, outcome.state) == (tx.transaction_id, EndedState.ABORTED)
@@ -36,7 +36,7 @@ async def test_a_withdrawn_start_is_aborted_and_its_later_copies_begin_nothing(
 
 
 async def test_a_start_that_comes_after_its_withdrawal_begins_nothing(service: Service) -> None:
-    assert await service.completion.withdraw("a") is None
+    assert await service.runner.withdraw("a") is None
 
     with pytest.raises(StartWithdrawnError):
         await service.begin(request_id="a")
@@ -51,7 +51,7 @@ async def test_a_start_that_waits_for_a_pointer_can_be_withdrawn(service: Servic
     starting = service.start_in_background(request_id="a")
     await turns()
 
-    assert await service.completion.withdraw("a") is None
+    assert await service.runner.withdraw("a") is None
     service.disk.release()
 
     with pytest.raises(StartWithdrawnError):
@@ -64,20 +64,20 @@ async def test_a_start_is_known_by_its_request_after_the_server_was_started_agai
     service: Service, ends: object
 ) -> None:
     tx = await service.begin(request_id="a")
-    await service.completion.can_commit(tx.transaction_id, [])
+    await service.runner.can_commit(tx.transaction_id, [])
     await service.durable.synced_in_time(service.durable.state.lsn)
 
     again = await ends(service)  # type: ignore[operator]  # one of the two methods
 
     assert (await again.begin(request_id="a")).transaction_id == tx.transaction_id
-    outcome = await again.completion.withdraw("a")
+    outcome = await again.runner.withdraw("a")
     assert outcome is not None
     assert outcome.transaction_id == tx.transaction_id
 
 
 async def test_the_oldest_withdrawals_are_forgotten_first(service: Service) -> None:
     for number in range(WITHDRAWN_COUNT_MAX + 1):
-        await service.completion.withdraw(str(number))
+        await service.runner.withdraw(str(number))
 
     await service.begin(request_id="0")
     with pytest.raises(StartWithdrawnError):

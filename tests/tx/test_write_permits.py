@@ -12,9 +12,9 @@ async def test_a_rollback_passes_the_gate_while_invalid_and_not_once_committed(
     service: Service,
 ) -> None:
     opened, invalid, aborted, committed = [await service.begin() for _ in range(4)]
-    await service.completion.invalidate(invalid.transaction_id)
-    await service.completion.abort(aborted.transaction_id)
-    await service.completion.commit(committed.transaction_id)
+    await service.runner.invalidate(invalid.transaction_id)
+    await service.runner.abort(aborted.transaction_id)
+    await service.runner.commit(committed.transaction_id)
 
     for tx in (opened, invalid):
         permit = await service.write_permits.enter_rollback(tx.transaction_id, TOPIC)
@@ -30,7 +30,7 @@ async def test_a_rollback_passes_the_gate_while_invalid_and_not_once_committed(
 async def test_a_rollback_does_not_report_a_commit_before_that_is_durable(service: Service) -> None:
     tx = await service.begin()
     service.disk.hold()
-    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
+    committing = asyncio.create_task(service.runner.commit(tx.transaction_id))
     await turns()
 
     with pytest.raises(TransactionsUnavailableError):

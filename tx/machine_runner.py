@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 EXPIRED_SHOWN_MAX = 5  # transactions that one line names
 
 
-class Completion:
+class MachineRunner:
     """Runs the machine. Lives on one event loop.
 
     `take` takes calls that arrived together; the coroutines are for callers that have one. Each

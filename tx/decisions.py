@@ -15,12 +15,12 @@ from tuff.protocol.errors import (
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.values import value
 from tx.calls import Commit
-from tx.conflicts import Committers, conflict_error
+from tx.changed_keys import Committers, conflict_error
 from tx.edits import Aborted, Committing, Conflict, Invalidated, InvalidReason, Refused
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error
 from tx.settings import TransactionSettings
 from tx.state import TransactionState
-from tx.under_way import UnderWay
+from tx.writes_and_claims import UnderWay
 
 
 @value()

@@ -14,7 +14,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import Offset
 from tx.durable_state import ServiceState
 from tx.edits import BlockReturned
-from tx.files import FileHeader, FileKind, known_file, list_files, pack_header, read_header
+from tx.file_headers import FileHeader, FileKind, known_file, list_files, pack_header, read_header
 from tx.mixed_backups import RecordedFiles
 from tx.settings import TransactionSettings
 from tx.wal import pack_edits
@@ -46,9 +46,9 @@ async def test_a_log_torn_at_any_byte_of_its_last_batch_comes_up(
 ) -> None:
     service = await new_service(directory=tmp_path / "live").open()
     first, last = await service.begin(), await service.begin()
-    await service.completion.commit(first.transaction_id)
+    await service.runner.commit(first.transaction_id)
     proven = newest(service.directory, "txlog").stat().st_size
-    await service.completion.commit(last.transaction_id)
+    await service.runner.commit(last.transaction_id)
     await service.kill()
     files = {path.name: path.read_bytes() for path in service.directory.iterdir()}
     log_name = newest(service.directory, "txlog").name
@@ -75,7 +75,7 @@ async def test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired
     service: Service,
 ) -> None:
     tx = await service.begin()
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
     log = newest(service.directory, "txlog")
     last_batch_stop = log.stat().st_size
     await service.later(200)
@@ -101,11 +101,11 @@ async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
     service: Service, at: int
 ) -> None:
     first, second, third = [await service.begin() for _ in range(3)]
-    await service.completion.commit(first.transaction_id)
+    await service.runner.commit(first.transaction_id)
     await service.manager.take_snapshot()
-    await service.completion.commit(second.transaction_id)
+    await service.runner.commit(second.transaction_id)
     name, _ = await service.manager.take_snapshot()
-    await service.completion.commit(third.transaction_id)
+    await service.runner.commit(third.transaction_id)
     await service.kill()
     flip(service.directory / name, at)
 
@@ -120,7 +120,7 @@ async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
 async def test_an_image_of_the_state_waits_until_all_of_it_is_durable(service: Service) -> None:
     tx = await service.begin()
     service.disk.hold()
-    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
+    committing = asyncio.create_task(service.runner.commit(tx.transaction_id))
     await turns()
     showing = asyncio.create_task(service.durable.durable_image())
     await turns()
@@ -137,7 +137,7 @@ async def test_a_fallback_over_a_restart_gives_the_same_state(service: Service) 
     await service.later(0)
     again = await service.crash()
     committed = await again.begin()
-    await again.completion.commit(committed.transaction_id, changes=[b"k"])
+    await again.runner.commit(committed.transaction_id, changes=[b"k"])
     expected = await again.durable.durable_image()
     await again.kill()
     flip(newest(service.directory, "snapshot"), 200)
@@ -156,7 +156,7 @@ async def test_missing_files_are_damage_and_never_an_empty_beginning(
     service: Service, kind: str
 ) -> None:
     tx = await service.begin()
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
     await service.kill()
     for path in service.directory.glob(f"{kind}.*"):
         path.unlink()
@@ -216,7 +216,7 @@ async def test_a_message_store_without_the_messages_of_a_commit_is_refused(
     service: Service,
 ) -> None:
     tx = await service.begin()
-    committed = await service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
+    committed = await service.runner.commit(tx.transaction_id, publish=[entry(b"a")])
     await service.kill()
     older = RecordedFiles(STORE_ID, seen_lsn=0, last=Offset(NOW_MS, 1), carried=frozenset[int]())
 
@@ -304,7 +304,7 @@ async def test_old_files_are_removed_and_those_that_stay_are_enough(
     for _ in range(5):
         service.now_ms += 1
         await service.manager.take_snapshot()
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
     await service.kill()
 
     assert len(list(tmp_path.glob("snapshot.*"))) == 2
@@ -332,11 +332,11 @@ async def test_a_snapshot_is_taken_though_an_old_file_can_not_be_removed(
 
 async def test_order_is_by_sequence_when_the_clock_went_back(service: Service) -> None:
     first = await service.begin()
-    await service.completion.commit(first.transaction_id)
+    await service.runner.commit(first.transaction_id)
     service.now_ms = NOW_MS - 3_600_000
     again = await service.restart()
     second = await again.begin()
-    await again.completion.commit(second.transaction_id)
+    await again.runner.commit(second.transaction_id)
 
     last = await again.crash()
 
@@ -348,7 +348,7 @@ async def test_order_is_by_sequence_when_the_clock_went_back(service: Service) -
 async def test_reading_a_log_that_a_crash_left_writes_nothing(new_service: NewService) -> None:
     service = await new_service().open()
     tx = await service.begin()
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
     await service.kill()
     log = newest(service.directory, "txlog")
     before = log.stat().st_mtime_ns
@@ -410,7 +410,7 @@ async def test_what_a_log_has_behind_the_length_that_the_next_one_states_is_not_
     await service.begin()
     name, _ = await service.manager.take_snapshot()
     tx = await service.begin()
-    await service.completion.commit(tx.transaction_id)
+    await service.runner.commit(tx.transaction_id)
     await service.kill()
     flip(service.directory / name, 200)
     first, *_ = sorted(service.directory.glob("txlog.*"), key=lambda path: int(path.suffix[1:]))

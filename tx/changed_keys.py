@@ -76,7 +76,7 @@ class Committers:
 class PreparedTransactions:
     """The prepared transactions, the oldest first, and the changes that they claim. Changed by
     edits only, so the claims survive a restart and a new leader. Those of a commit that is writing
-    its rows are in `tx.under_way`."""
+    its rows are in `tx.writes_and_claims`."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, OpenTransaction] = {}

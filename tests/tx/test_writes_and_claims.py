@@ -7,7 +7,7 @@ import pytest
 
 from tests.tx.service import TOPIC, Service, entry, turns
 from tuff.protocol.errors import TopicNotFoundError, TransactionsUnavailableError
-from tx.under_way import UnderWay
+from tx.writes_and_claims import UnderWay
 
 
 def under_way() -> tuple[UnderWay, list[str]]:
@@ -183,10 +183,10 @@ async def test_can_commits_that_wait_for_a_refused_commit_continue(
     tx = await service.begin()
     permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
     service.rows.refusal = TopicNotFoundError("no topic")
-    commit = service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
+    commit = service.runner.commit(tx.transaction_id, publish=[entry(b"a")])
     publishing = asyncio.create_task(commit)
     await turns()
-    checks = [service.completion.can_commit(tx.transaction_id, [b"k"]) for _ in range(count)]
+    checks = [service.runner.can_commit(tx.transaction_id, [b"k"]) for _ in range(count)]
     waiting = [asyncio.create_task(check) for check in checks]
     await turns()
     assert not any(each.done() for each in waiting)

@@ -79,8 +79,8 @@ class MessagingSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """The `groups` section; durations are seconds. `share_window`: how many messages of a share
-    group may be between the oldest that is not done and the newest that was given out. A group in
-    memory takes some 300 bytes for each.
+    group may be leased, wait for a retry or be blocked by their key. A group in memory takes some
+    400 bytes for each.
 
     Raises:
         ValueError: a value out of range; one sentence that names the key.
@@ -89,7 +89,7 @@ class GroupSettings:
     session_timeout_s: float = 45.0  # a member that is not heard of for so long is fenced
     heartbeat_interval_s: float = 5.0  # between two heartbeats of a member
     rebalance_timeout_s: float = 300.0  # within which a member has to release partitions
-    share_window: int = 100_000  # messages; 30 MB, and 15 minutes of 100 messages a second
+    share_window: int = 100_000  # messages; 40 MB
 
     def __post_init__(self) -> None:
         if self.share_window < 1:

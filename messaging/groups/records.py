@@ -149,11 +149,22 @@ class RejectedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LowMarkRecord:
-    """The first record of a summary: all messages up to this id are done. The records behind
-    it, of the same publish, have the messages above it that are done."""
+class ReadRecord:
+    """The first record of a summary: the records behind it, of the same publish, have all messages
+    up to this id that are not done, and what is known of later ones."""
 
-    low: bytes
+    read_to: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRecord:
+    """Messages of a key that are not done; without `key`, of no key, or of a group whose order is
+    none. `behind`: nor are those of the key behind this id that were read, `further` of them."""
+
+    ids: tuple[bytes, ...]
+    key: bytes | None = None
+    behind: bytes | None = None
+    further: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +189,7 @@ class TriedRecord:
     messages: tuple[Tries, ...]
 
 
-ShareRecord = AcceptedRecord | RejectedRecord | LowMarkRecord | TriedRecord
+ShareRecord = AcceptedRecord | RejectedRecord | ReadRecord | WindowRecord | TriedRecord
 
 
 class RecordFormat(Generic[R]):
@@ -225,7 +236,8 @@ SHARE_RECORDS: RecordFormat[ShareRecord] = RecordFormat(
         "accepted": AcceptedRecord,
         "rejected": RejectedRecord,
         "tried": TriedRecord,
-        "summary": LowMarkRecord,
+        "summary": ReadRecord,
+        "window": WindowRecord,
     }
 )
 _OF_TRANSACTIONS = (OffsetRecord, AcceptedRecord, RejectedRecord)
@@ -322,7 +334,10 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], object], Callable[[object], obj
         lambda ids: [each.hex() for each in ids],
         lambda value: tuple(map(_id, _list(value))),
     ),
-    "low": ("low", bytes.hex, _id),
+    "read_to": ("readTo", bytes.hex, _id),
+    "key": ("key", bytes.hex, lambda value: bytes.fromhex(_text(value))),
+    "behind": ("behind", bytes.hex, _id),
+    "further": ("further", int, _count),
     "attempts": ("attempts", int, _count),
     "is_begun": ("begun", bool, _true),
     "due_ms": ("due", int, _count),

@@ -120,8 +120,7 @@ class ShareGroups:
         *,
         window: int,
     ) -> None:
-        """`window`: the most messages of a group between the oldest that is not done and the newest
-        that was read."""
+        """`window`: the most messages of a group that were read and are not done."""
         self._store = store
         self._state = state
         self._committer = committer

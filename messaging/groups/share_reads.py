@@ -13,6 +13,7 @@ from tuff.protocol.ids import MessageId
 from tuff.protocol.requests import Isolation
 
 AHEAD_COUNT_MIN = 100  # messages that are read at once, if some can't be given out
+FURTHER_COUNT = 1_000  # messages among which those of a key are looked for at once
 
 
 ShareGroup = LoadedGroup[ShareState, ShareProperties]
@@ -82,7 +83,7 @@ class WindowReader:
     async def read_through(self, last: bytes) -> None:
         """Read on up to this id, if it is behind the window."""
         is_more = True
-        while is_more and self._state.read_to < last:
+        while is_more and (self._state.read_to < last or self._state.further_from is not None):
             is_more = await self.read_on(AHEAD_COUNT_MIN)
             self.messages.clear()  # nothing of it is given out
 
@@ -93,14 +94,35 @@ class WindowReader:
         room = self._window - state.window_count
         if room <= 0:
             return False
+        if (behind := state.further_from) is not None:
+            await self._read_further(MessageId.from_bytes(behind))
+            return state.further_from != behind
         start = MessageId.from_bytes(state.read_to)
-        result = await self._poll(
+        result, found = await self._poll(
             Poll(start=start, inclusive=False, limit=min(count, room), tags=self._tags)
         )
         is_further = result.next_id > state.read_to
-        found = [(each, self.messages[each].attributes.key) for each, _ in result.items]
-        state.add(found, read_to=result.next_id)
+        state.add([(each, read.attributes.key) for each, read in found], read_to=result.next_id)
+        self._keep(found)
         return is_further and not result.caught_up and result.blocked_by is None
+
+    async def _read_further(self, behind: MessageId) -> None:
+        """Look for the next messages of keys that have none in the window."""
+        through = MessageId.from_bytes(self._state.read_to)
+        result, found = await self._poll(
+            Poll(
+                start=behind,
+                inclusive=False,
+                through=through,
+                limit=FURTHER_COUNT,
+                tags=self._tags,
+            )
+        )
+        self._state.add_further(
+            [(each, read.attributes.key) for each, read in found],
+            read_to=None if result.caught_up else result.next_id,
+        )
+        self._keep(found)
 
     async def _read_again(self, ids: Sequence[bytes]) -> None:
         """Read those of these messages that were read, or given out, in earlier requests. Those
@@ -108,17 +130,25 @@ class WindowReader:
         missing = [each for each in ids if each not in self.messages]
         while missing and not self._is_full:
             first, last = MessageId.from_bytes(missing[0]), MessageId.from_bytes(missing[-1])
-            result = await self._poll(Poll(start=first, through=last, limit=len(missing)))
+            poll = Poll(start=first, through=last, limit=len(missing))
+            result, found = await self._poll(poll)
+            self._keep(found)
             passed = [each for each in missing if each <= result.next_id]
             assert passed, f"the poll from {first.hex()} on ended before it"
             self._state.forget(each for each in passed if each not in self.messages)
             missing = missing[len(passed) :]
 
-    async def _poll(self, poll: Poll) -> PollResult:
+    async def _poll(self, poll: Poll) -> tuple[PollResult, list[tuple[bytes, Read]]]:
         result = await self._polls.poll(self._topic, replace(poll, isolation=Isolation.COMMITTED))
         attributes = result.messages.decoded_attributes()
-        for index, (message_id, payload) in enumerate(result.items):
-            found = attributes.get(index, NO_ATTRIBUTES)
-            self.messages[message_id] = Read(payload, found)
-            self._read_bytes += len(payload)
-        return result
+        return result, [
+            (message_id, Read(payload, attributes.get(index, NO_ATTRIBUTES)))
+            for index, (message_id, payload) in enumerate(result.items)
+        ]
+
+    def _keep(self, found: Iterable[tuple[bytes, Read]]) -> None:
+        """Of what was read, the messages of the window."""
+        for message_id, read in found:
+            if message_id in self._state:
+                self.messages[message_id] = read
+                self._read_bytes += len(read.payload)

@@ -1,9 +1,8 @@
 """The state of a share group, and its decisions. Pure (protocol §3.12; decision 0043, section 4).
 
-Durable is which messages are done (all up to the low mark, and a set above it), and of the others
+Durable is how far the topic was read, which of the messages up to there are not done, and of these
 how often they were begun and until when they wait for a retry. Leases are in memory. The *window*
-is what was read of the topic above the low mark: messages that are done, and others in one of these
-phases:
+has the messages that were read and are not done, each in one of these phases:
 
     AVAILABLE  can be given out; with order by key, once it is the oldest of its key
     LEASED     a consumer has it, until `until_ms`
@@ -11,6 +10,10 @@ phases:
 
 In each phase a transaction in progress may have acknowledged the message. Until that is decided, it
 is not given out.
+
+What is done takes no room in the window, so a message that waits does not stop the others. With
+order by key, the window has at most `KEY_COUNT_MAX` messages of a key. The messages of the key
+behind them are read again when these are done, so a key that waits does not stop the others either.
 
 **Attempts.** An attempt is a beginning, not a lease. The first message of a lease is begun; of the
 others the consumer says it, with the renewal of their leases, or with their release. A consumer
@@ -30,11 +33,12 @@ from typing import TypeVar
 from messaging.groups.records import (
     AcceptedRecord,
     DamagedRecordOfGroupError,
-    LowMarkRecord,
+    ReadRecord,
     RejectedRecord,
     ShareRecord,
     TriedRecord,
     Tries,
+    WindowRecord,
 )
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.ids import MessageId
@@ -44,6 +48,7 @@ IDS_COUNT_MAX = 1_000  # in one record; a larger summary is several records of o
 LEASE_MS_MIN = 100  # ms; a round trip and some work
 LEASE_MS_MAX = 12 * 3600 * 1000  # ms
 LEASE_MS_DEFAULT = 30_000  # ms
+KEY_COUNT_MAX = 100  # messages of a key in the window; one read of the topic finds them again
 STALE_COUNT = 1_000  # entries of a heap that may be out of date; then it is made again
 REMEMBERED_COUNT_MAX = 10_000  # acknowledgements that are answered alike if they are repeated
 GONE_COUNT_MAX = 10_000  # messages that consumers may have, and that the topic has no more
@@ -162,6 +167,7 @@ class Lease:
 @dataclass(slots=True)
 class _Message:
     key: bytes | None
+    position: int  # among the messages that were read since the load, and those not done before it
     phase: Phase = Phase.AVAILABLE
     delivery: int = 0  # the number of the last one; 0 if there was none since the load
     until_ms: int = 0
@@ -172,30 +178,43 @@ class _Message:
     is_suspect: bool = False  # and no attempt was counted for that
 
 
+@dataclass(slots=True)
+class _Key:
+    """The messages of a key that are not done: `ids` are in the window, the oldest first. `behind`:
+    there are further ones behind this id; None without any. `position` is that of the first message
+    behind it."""
+
+    ids: deque[bytes]
+    behind: bytes | None = None
+    further_count: int = 0
+    position: int = 0
+
+
 class ShareState:
     """One share group in memory. `apply` and `end_transaction` change what is durable."""
 
     def __init__(self, after: bytes, *, order: ProcessingOrder, epoch: int) -> None:
         """A new group, which begins behind the id `after`."""
-        self.read_to = after  # the window ends here, inclusive
+        self.read_to = after  # all up to here are in the window, further ones of a key, or done
         self.epoch = epoch
         self._is_by_key = order is ProcessingOrder.KEY
-        self._low = after  # all up to here are done, at least
-        self._window: deque[bytes] = (
-            deque()
-        )  # ascending; those that are not in `_messages` are done
         self._messages: dict[bytes, _Message] = {}
-        self._ahead: set[bytes] = set()  # done, and behind the window: only after a load
-        self._tries: dict[bytes, Tries] = {}  # behind the window: only after a load
+        self._read_count = 0  # the position of the next message
+        # Of messages that were not read since the load: which are done, and the tries of others.
+        self._ahead: set[bytes] = set()
+        self._tries: dict[bytes, Tries] = {}
         self._tried: list[bytes] = []  # a heap of their ids
         self._unwritten: set[bytes] = set()  # messages whose attempts changed since the last record
         self._gone: dict[bytes, _Message] = {}  # left the topic while a consumer may have had them
         self._lost_ids: list[bytes] = []
         self._undecided: dict[bytes, int] = {}  # the pointer that acknowledges a message
         self._of_pointer: dict[int, list[bytes]] = {}  # the messages that it acknowledges
-        self._keys: dict[bytes, deque[bytes]] = {}  # the messages of a key, the oldest first
+        self._keys: dict[bytes, _Key] = {}
+        self._further: set[bytes] = set()  # the keys with further messages
+        self._starved: set[bytes] = set()  # those of them that have none in the window
         self._deliveries_count = 0
         # What is in a heap may be out of date, and is checked when it comes up.
+        self._window: list[bytes] = []
         self._available: list[bytes] = []
         self._times: list[tuple[int, bytes]] = []
         self._acknowledged: dict[bytes, tuple[Token, LeaseOutcome]] = {}
@@ -204,15 +223,13 @@ class ShareState:
 
     def apply(self, record: ShareRecord) -> None:
         """Change the state by a record of the log."""
-        if isinstance(record, LowMarkRecord):
-            self._low = self.read_to = max(self._low, record.low)
-            self._ahead = {each for each in self._ahead if each > self._low}
-            self._take_tries_through(self._low)  # of messages that are done
+        if isinstance(record, ReadRecord):
+            self._begin_summary(record.read_to)
+        elif isinstance(record, WindowRecord):
+            self._restore_window(record)
         elif isinstance(record, TriedRecord):
             for tries in record.messages:
-                if tries.id > self.read_to and tries.id not in self._ahead:
-                    self._tries[tries.id] = tries
-                    heapq.heappush(self._tried, tries.id)
+                self._apply_tries(tries)
         elif record.pointer is not None:
             self._undecided |= dict.fromkeys(record.ids, record.pointer)
             self._of_pointer.setdefault(record.pointer, []).extend(record.ids)
@@ -234,18 +251,70 @@ class ShareState:
     def summary(self) -> list[ShareRecord]:
         """Records that make the durable part of an equal state, without undecided messages: their
         own records are still needed."""
-        done = [each for each in self._window if each not in self._messages]
         tried = [
             _tries_of(each, message)
             for each, message in self._messages.items()
             if message.attempts or message.is_begun or message.phase is Phase.WAITING
         ]
-        done += sorted(self._ahead)
+        of_no_key = sorted(
+            each
+            for each, message in self._messages.items()
+            if not self._is_by_key or message.key is None
+        )
         return [
-            LowMarkRecord(low=self.low),
-            *(AcceptedRecord(ids=tuple(ids)) for ids in _parts(done)),
+            ReadRecord(read_to=self.read_to),
+            *(WindowRecord(ids=tuple(ids)) for ids in _parts(of_no_key)),
+            *(
+                WindowRecord(
+                    ids=tuple(each for each in of_key.ids if each in self._messages),
+                    key=key,
+                    behind=of_key.behind,
+                    further=of_key.further_count,
+                )
+                for key, of_key in self._keys.items()
+            ),
+            *(AcceptedRecord(ids=tuple(ids)) for ids in _parts(sorted(self._ahead))),
             *_tried_records([*tried, *self._tries.values()]),
         ]
+
+    def _begin_summary(self, read_to: bytes) -> None:
+        """The records behind it have all messages up to this id that are not done."""
+        self.read_to = max(self.read_to, read_to)
+        for each in (
+            self._messages,
+            self._keys,
+            self._further,
+            self._starved,
+            self._window,
+            self._available,
+            self._times,
+            self._ahead,
+            self._tries,
+            self._tried,
+        ):
+            each.clear()  # fmt: skip
+
+    def _restore_window(self, record: WindowRecord) -> None:
+        for each in record.ids:
+            self._put(each, record.key, position=self._read_count)
+            self._read_count += 1
+        if record.key is not None and record.behind is not None:
+            of_key = self._keys.setdefault(record.key, _Key(deque()))
+            of_key.behind, of_key.further_count = record.behind, record.further
+            of_key.position = self._read_count
+            self._read_count += record.further
+            self._further.add(record.key)
+            if not of_key.ids:
+                self._starved.add(record.key)
+
+    def _apply_tries(self, tries: Tries) -> None:
+        message = self._messages.get(tries.id)
+        if message is None:
+            if tries.id > self._seen_to and tries.id not in self._ahead:
+                self._tries[tries.id] = tries
+                heapq.heappush(self._tried, tries.id)
+        elif not message.delivery:  # else the state has it already
+            self._restore_tries(tries, message)
 
     def take_unwritten(self) -> list[TriedRecord]:
         """Records of the attempts that changed since the last call, to be written with others."""
@@ -260,31 +329,103 @@ class ShareState:
     @property
     def low(self) -> bytes:
         """All messages up to this id are done."""
-        if not self._window:
-            return max(self._low, self.read_to)
-        return _id_before(self._window[0])
+        first = [_id_before(self._window[0])] if self._window else []
+        return min([self.read_to, *first, *self._behind(self._starved)])
 
     # The window.
 
     @property
     def window_count(self) -> int:
-        """Messages in the window, done ones included."""
-        return len(self._window)
+        """Messages in the window."""
+        return len(self._messages)
+
+    def __contains__(self, message_id: bytes) -> bool:
+        """Whether a message is in the window."""
+        return message_id in self._messages
 
     def add(self, messages: Iterable[tuple[bytes, bytes | None]], *, read_to: bytes) -> None:
-        """Messages behind the window with their keys, in order: all up to the id `read_to`."""
+        """Messages behind those that were read with their keys, in order: all up to the id
+        `read_to`. Some of a key may count as further ones."""
         for message_id, key in messages:
-            self._window.append(message_id)
-            if message_id in self._ahead:
-                continue
-            self._messages[message_id] = _Message(key)
-            if self._is_by_key and key is not None:
-                self._keys.setdefault(key, deque()).append(message_id)
-            self._restore_tries(message_id)
-            self._note_available(message_id)
+            if message_id not in self._ahead:
+                of_key = None if key is None else self._keys.get(key)
+                if key is None or of_key is None or not self._is_further(of_key):
+                    self._put(message_id, key, position=self._read_count)
+                else:
+                    if of_key.behind is None:
+                        of_key.behind = _id_before(message_id)
+                        of_key.position = self._read_count
+                        self._further.add(key)
+                    of_key.further_count += 1
+            self._read_count += 1
         self._pass_to(read_to)
-        self._ahead = {each for each in self._ahead if each > self.read_to}
-        self._trim()
+
+    @property
+    def further_from(self) -> bytes | None:
+        """Behind this id are messages of keys that have none in the window, to be read again and
+        passed to `add_further`; None if there are none."""
+        return min(self._behind(self._starved), default=None)
+
+    def add_further(
+        self, messages: Sequence[tuple[bytes, bytes | None]], *, read_to: bytes | None
+    ) -> None:
+        """All messages behind `further_from` up to the id `read_to`, with their keys, in order;
+        None: up to the newest one that was read."""
+        positions = [self._keys[each].position for each in self._starved]
+        position = min(positions, default=0)
+        for index, (message_id, key) in enumerate(messages):
+            if key is None or key not in self._starved:
+                continue
+            of_key = self._keys[key]
+            assert of_key.behind is not None
+            if message_id <= of_key.behind or len(of_key.ids) >= KEY_COUNT_MAX:
+                continue
+            of_key.behind, of_key.position = message_id, position + index + 1
+            of_key.further_count = max(0, of_key.further_count - 1)
+            if message_id in self._ahead:
+                self._ahead.discard(message_id)
+            else:
+                self._put(message_id, key, position=position + index)
+        for key in list(self._starved):
+            self._end_further(key, read_to, position + len(messages))
+        self._pass_to(self.read_to)
+
+    def _end_further(self, key: bytes, read_to: bytes | None, position: int) -> None:
+        """What is left of a key that was looked for up to the id `read_to`."""
+        of_key = self._keys[key]
+        assert of_key.behind is not None
+        if len(of_key.ids) < KEY_COUNT_MAX:
+            if read_to is None or read_to >= self.read_to:
+                of_key.behind, of_key.further_count = None, 0
+                self._further.discard(key)
+            elif read_to > of_key.behind:
+                of_key.behind, of_key.position = read_to, position
+        if of_key.ids or of_key.behind is None:
+            self._starved.discard(key)
+        if not of_key.ids and of_key.behind is None:
+            del self._keys[key]
+
+    def _is_further(self, of_key: _Key) -> bool:
+        return of_key.behind is not None or len(of_key.ids) >= KEY_COUNT_MAX
+
+    def _behind(self, keys: Iterable[bytes]) -> list[bytes]:
+        found = (self._keys[each].behind for each in keys)
+        return [each for each in found if each is not None]
+
+    @property
+    def _seen_to(self) -> bytes:
+        """All messages up to here are in the window or done."""
+        return min([self.read_to, *self._behind(self._further)])
+
+    def _put(self, message_id: bytes, key: bytes | None, *, position: int) -> None:
+        """Into the window."""
+        message = self._messages[message_id] = _Message(key, position)
+        heapq.heappush(self._window, message_id)
+        if self._is_by_key and key is not None:
+            self._keys.setdefault(key, _Key(deque())).ids.append(message_id)
+        if (tries := self._tries.pop(message_id, None)) is not None:
+            self._restore_tries(tries, message)
+        self._note_available(message_id)
 
     def forget_before(self, first: bytes) -> None:
         """Messages before this id have expired, or were truncated."""
@@ -300,17 +441,18 @@ class ShareState:
         self._trim()
 
     def _pass_to(self, read_to: bytes) -> None:
-        """The window ends here, or further on. Messages up to here that are not in it are gone."""
+        """All up to here was read."""
         self.read_to = max(self.read_to, read_to)
-        self._lost_ids += self._take_tries_through(self.read_to)
+        if self._ahead or self._tried:
+            self._forget_unread_through(self._seen_to)
 
-    def _take_tries_through(self, last: bytes) -> list[bytes]:
-        found = []
+    def _forget_unread_through(self, last: bytes) -> None:
+        """Messages up to here that are not in the window are gone."""
+        self._ahead = {each for each in self._ahead if each > last}
         while self._tried and self._tried[0] <= last:
             message_id = heapq.heappop(self._tried)
             if self._tries.pop(message_id, None) is not None:
-                found.append(message_id)
-        return found
+                self._lost_ids.append(message_id)
 
     def _forget(self, message_id: bytes) -> None:
         message = self._remove(message_id)
@@ -451,10 +593,15 @@ class ShareState:
     # For people.
 
     def counts(self) -> dict[str, int]:
-        """How many messages of the window are in which state."""
+        """How many messages from the oldest one that is not done on are in which state; `done`: of
+        those that were read since the load."""
         found = Counter(self._states())
+        further_count = sum(self._keys[each].further_count for each in self._further)
+        found["blocked"] += further_count
+        first = self._messages[self._window[0]].position if self._window else self._read_count
+        left_count = len(self._messages) + further_count
+        found["done"] = max(0, self._read_count - first - left_count)
         names = ("available", "blocked", "leased", "waiting", "undecided", "done")
-        found["done"] = len(self._window) - len(self._messages)
         return {name: found[name] for name in names}
 
     @property
@@ -534,16 +681,14 @@ class ShareState:
             return []  # the log has nothing of it
         return [_tries_of(each.id, message)]
 
-    def _restore_tries(self, message_id: bytes) -> None:
-        tries = self._tries.pop(message_id, None)
-        if tries is None:
-            return
-        message = self._messages[message_id]
+    def _restore_tries(self, tries: Tries, message: _Message) -> None:
         message.attempts, message.lost = tries.attempts, tries.lost
         message.is_begun = tries.is_begun
         message.is_alone = tries.is_begun or tries.lost > 0
         if tries.due_ms:
-            self._set_until(message_id, Phase.WAITING, tries.due_ms)
+            self._set_until(tries.id, Phase.WAITING, tries.due_ms)
+        else:
+            self._make_available(tries.id)
 
     def _set_until(self, message_id: bytes, phase: Phase, until_ms: int) -> None:
         message = self._messages[message_id]
@@ -587,10 +732,10 @@ class ShareState:
 
     def _is_oldest(self, message_id: bytes) -> bool:
         key = self._messages[message_id].key
-        return not self._is_by_key or key is None or self._keys[key][0] == message_id
+        return not self._is_by_key or key is None or self._keys[key].ids[0] == message_id
 
     def _finish(self, message_id: bytes) -> None:
-        if message_id > self.read_to:
+        if message_id not in self._messages and message_id > self._seen_to:
             self._ahead.add(message_id)
             self._tries.pop(message_id, None)
         self._undecided.pop(message_id, None)
@@ -604,18 +749,22 @@ class ShareState:
         if message is None or not self._is_by_key or message.key is None:
             return message
         of_key = self._keys[message.key]
-        while of_key and of_key[0] not in self._messages:
-            of_key.popleft()
-        if of_key:
-            self._note_available(of_key[0])
+        while of_key.ids and of_key.ids[0] not in self._messages:
+            of_key.ids.popleft()
+        if of_key.ids:
+            self._note_available(of_key.ids[0])
+        elif of_key.behind is not None:
+            self._starved.add(message.key)
         else:
             del self._keys[message.key]
         return message
 
     def _trim(self) -> None:
-        """Take what is done from the beginning of the window."""
+        """Let the window begin with a message that is not done."""
         while self._window and self._window[0] not in self._messages:
-            self._low = self._window.popleft()
+            heapq.heappop(self._window)
+        if len(self._window) > self._heap_count_max:
+            self._window = sorted(self._messages)
 
 
 def _tried_records(tried: Sequence[Tries]) -> list[TriedRecord]:

@@ -304,7 +304,8 @@ def _share_records() -> list[bytes]:
     return [
         group_records.SHARE_RECORDS.to_bytes(each)
         for each in (
-            group_records.LowMarkRecord(low=bytes(20)),
+            group_records.ReadRecord(read_to=bytes(20)),
+            group_records.WindowRecord(ids=(bytes(20),), key=b"a", behind=bytes(20), further=3),
             group_records.RejectedRecord(ids=(bytes(20),), pointer=9),
         )
     ]

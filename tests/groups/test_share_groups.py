@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from messaging.groups import group_logs, share_groups
+from messaging.groups import group_logs, share_groups, share_state
 from messaging.groups.share_groups import Given, LeaseRequest
 from messaging.groups.share_state import Acknowledgement, ProcessingOrder
 from messaging.model.rows import MESSAGES
@@ -16,6 +16,7 @@ from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, FlakyWorld, World, settle_down
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import (
     DamagedRecordError,
     LeaseLostError,
@@ -50,6 +51,13 @@ async def create(service: MessagingService, order: ProcessingOrder = ProcessingO
 
 async def publish(service: MessagingService, *payloads: str, pointer: int | None = None) -> None:
     request = PublishRequest(pointer, [each.encode() for each in payloads])
+    await service.publisher.publish(AUDIT, request)
+
+
+async def publish_with_keys(service: MessagingService, *messages: tuple[str, str]) -> None:
+    """Pairs of a key and a payload."""
+    attributes = tuple(Attributes(key=key.encode()) for key, _ in messages)
+    request = PublishRequest(None, [each.encode() for _, each in messages], attributes=attributes)
     await service.publisher.publish(AUDIT, request)
 
 
@@ -223,7 +231,7 @@ async def test_a_refused_transaction_takes_no_lease_from_others(
     assert await acknowledge(service, second) == [LeaseOutcome.ACCEPTED]
 
 
-async def test_a_full_window_waits_for_the_oldest_message(
+async def test_a_full_window_waits_for_one_of_its_messages(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running(audit={}) as service:
@@ -232,12 +240,68 @@ async def test_a_full_window_waits_for_the_oldest_message(
         await publish(service, *"abcde")
         given = await lease(service)
         assert payloads(given) == ["a", "b", "c"]
-        await acknowledge(service, *given[1:])
         assert await lease(service) == []
 
-        await acknowledge(service, given[0])
+        await acknowledge(service, *given[1:])
 
         assert payloads(await lease(service)) == ["d", "e"]
+
+
+async def test_a_message_that_waits_for_its_retry_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running(audit={}) as service:
+        monkeypatch.setattr(service.share_groups, "window", 3)
+        await create(service)
+        await publish(service, *map(str, range(20)))
+        (waiting,) = await lease(service, 1)
+        await acknowledge(service, waiting, action=LeaseAction.RELEASE, ms=600_000)
+
+        others = list[str]()
+        while given := await lease(service, 2):
+            others += payloads(given)
+            await acknowledge(service, *given)
+
+        assert others == [str(each) for each in range(1, 20)]
+        counts = (await service.share_groups.show(AUDIT, "billing")).counts
+        assert (counts["waiting"], counts["done"]) == (1, 19)
+
+
+async def work_off(world: World, service: MessagingService) -> list[str]:
+    """Process what is left once the retry is due."""
+    world.clock.now_ms += 600_000
+    found = list[str]()
+    while given := await lease(service):
+        found += payloads(given)
+        await acknowledge(service, *given)
+    return found
+
+
+@pytest.mark.parametrize("has_restarted", [False, True])
+async def test_a_key_that_waits_for_its_retry_stops_no_other_key(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, has_restarted: bool
+) -> None:
+    monkeypatch.setattr(share_state, "KEY_COUNT_MAX", 2)
+    monkeypatch.setattr(group_logs, "SUMMARY_BYTES_MIN", 1)
+    async with world.running(audit={}) as service:
+        monkeypatch.setattr(service.share_groups, "window", 4)
+        await create(service, order=ProcessingOrder.KEY)
+        await publish_with_keys(service, *(("hot", f"hot {number}") for number in range(9)))
+        await publish_with_keys(service, ("b", "b"), ("c", "c"), ("d", "d"))
+        (hot,) = await lease(service, 1)
+        await acknowledge(service, hot, action=LeaseAction.RELEASE, ms=600_000)
+        others = list[str]()
+        while given := await lease(service):
+            others += payloads(given)
+            await acknowledge(service, *given)
+        if not has_restarted:
+            ordered = await work_off(world, service)
+    if has_restarted:
+        async with world.running(audit=None) as service:
+            ordered = await work_off(world, service)
+
+    assert others == ["b", "c", "d"]
+    assert ordered == [f"hot {number}" for number in range(9)]
 
 
 async def test_expired_and_truncated_messages_leave_the_group(world: World) -> None:

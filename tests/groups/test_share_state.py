@@ -8,17 +8,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from messaging.groups import share_state
 from messaging.groups.records import (
     SHARE_RECORDS,
     AcceptedRecord,
     DamagedRecordOfGroupError,
-    LowMarkRecord,
+    ReadRecord,
     RejectedRecord,
     ShareRecord,
     TriedRecord,
     Tries,
+    WindowRecord,
 )
 from messaging.groups.share_state import (
+    KEY_COUNT_MAX,
     Acknowledgement,
     Lease,
     ProcessingOrder,
@@ -51,6 +54,18 @@ def add(state: ShareState, *keys: str | None, first: int = 1) -> None:
         for number, key in enumerate(keys, first)
     ]
     state.add(messages, read_to=messages[-1][0])
+
+
+def read_further(state: ShareState, keys: dict[int, str | None], *, size: int) -> None:
+    """As the reader does: so many messages at once."""
+    while (behind := state.further_from) is not None:
+        found = [
+            (id_of(number), None if key is None else key.encode())
+            for number, key in keys.items()
+            if behind < id_of(number) <= state.read_to
+        ]
+        part = found[:size]
+        state.add_further(part, read_to=part[-1][0] if len(part) < len(found) else None)
 
 
 def give(state: ShareState, count: int, *, now_ms: int = 0) -> list[Lease]:
@@ -106,6 +121,48 @@ def test_the_low_mark_stays_before_the_oldest_message_that_is_not_done() -> None
     assert (low(state), state.window_count) == (3, 0)
 
 
+def test_done_messages_behind_one_that_waits_take_no_memory() -> None:
+    state = group(None)
+    (waiting,) = give(state, 1)
+    do(state, waiting, LeaseAction.RELEASE, ms=600_000)
+    for number in range(2, 20_000):
+        add(state, None, first=number)
+        do(state, give(state, 1)[0])
+
+    assert (state.window_count, state.counts()["done"]) == (1, 19_998)
+    assert len(pickle.dumps(state)) < 1_000_000  # bytes; most is for repeated acknowledgements
+    assert len(pickle.dumps(state.summary())) < 1_000
+    assert state.low < waiting.id
+
+
+def test_a_key_that_waits_leaves_the_window_to_the_others() -> None:
+    state = group(*["a"] * 1_000, "b", order=ProcessingOrder.KEY)
+    hot, other = give(state, 9)
+    do(state, hot, LeaseAction.RELEASE, ms=600_000)
+
+    assert numbers([other]) == [1_001]
+    assert state.window_count == KEY_COUNT_MAX + 1
+    assert state.counts()["blocked"] == 999
+
+
+def test_further_messages_of_a_key_are_read_again_in_their_order() -> None:
+    state = group(*"abab" * 200, order=ProcessingOrder.KEY)
+    keys = dict(enumerate("abab" * 200, 1))
+    given = list[int]()
+    while True:
+        read_further(state, keys, size=70)
+        leases = give(state, 9)
+        if not leases:
+            break
+        given += numbers(leases)
+        for each in leases:
+            do(state, each)
+
+    assert sorted(given) == list(range(1, 801))
+    assert [each for each in given if each % 2] == list(range(1, 801, 2))
+    assert (state.low, state.window_count) == (id_of(800), 0)
+
+
 def test_a_summary_makes_the_same_state_again() -> None:
     state = group(*[None] * 5)
     leases = give(state, 5)
@@ -115,7 +172,6 @@ def test_a_summary_makes_the_same_state_again() -> None:
     again = ShareState(START, order=ProcessingOrder.NONE, epoch=2)
     for record in state.summary():
         again.apply(SHARE_RECORDS.from_bytes(SHARE_RECORDS.to_bytes(record)))
-    again.add([(id_of(number), None) for number in range(2, 6)], read_to=id_of(5))
 
     assert numbers(give(again, 9)) == [2, 4]
     assert again.low == state.low
@@ -233,7 +289,9 @@ def test_a_damaged_record_is_refused(payload: bytes) -> None:
     [
         RejectedRecord(ids=(START,)),
         AcceptedRecord(ids=(START,), pointer=7),
-        LowMarkRecord(low=START),
+        ReadRecord(read_to=START),
+        WindowRecord(ids=(START,)),
+        WindowRecord(ids=(), key=b"a", behind=START, further=2),
         TriedRecord((Tries(id=START, attempts=1),)),
         TriedRecord((Tries(id=START, attempts=2, lost=1, is_begun=True, due_ms=7),)),
     ],
@@ -326,6 +384,15 @@ class GroupMachine(RuleBasedStateMachine):
         self.log: list[ShareRecord] = []
         self.known: dict[bytes, Known] = {}
         self.leases: list[Lease] = []
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(share_state, "KEY_COUNT_MAX", 2)
+
+    def teardown(self) -> None:
+        self.patched.undo()
+
+    def read_further(self, size: int) -> None:
+        keys = {number: each.key for number, each in enumerate(self.known.values(), 1)}
+        read_further(self.state, keys, size=size)
 
     @rule(keys=st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=4))
     def publish(self, keys: list[str | None]) -> None:
@@ -338,8 +405,9 @@ class GroupMachine(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         self.now_ms += ms
 
-    @rule(count=st.integers(1, 4))
-    def lease(self, count: int) -> None:
+    @rule(count=st.integers(1, 4), size=st.integers(1, 5))
+    def lease(self, count: int, size: int) -> None:
+        self.read_further(size)
         for known in self.known.values():
             if known.is_leased and known.free_ms <= self.now_ms:
                 known.is_leased, known.is_alone = False, True
@@ -419,6 +487,7 @@ class GroupMachine(RuleBasedStateMachine):
             keys = [self.known[each].key for each in part]
             first = MessageId.from_bytes(part[0]).publish_timestamp_ms
             add(self.state, *keys, first=first)
+        self.read_further(size)
         for known in self.known.values():
             known.holder, known.is_fresh, known.is_leased = None, True, False
             known.free_ms = known.free_ms if known.waits else 0
@@ -430,7 +499,9 @@ class GroupMachine(RuleBasedStateMachine):
         left = [each for each, known in self.known.items() if not known.is_done]
         if left:
             assert self.state.low < left[0]
-        assert self.state.counts()["done"] + len(left) >= self.state.window_count
+        counts = self.state.counts()
+        assert sum(counts.values()) - counts["done"] >= len(left)
+        assert self.state.window_count <= len(left)
 
     def _acknowledge(
         self,

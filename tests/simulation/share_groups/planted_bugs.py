@@ -47,14 +47,14 @@ BUGS = (
     planted(
         "low-mark-passes-a-message-that-is-not-done",
         _STATE,
-        "        return _id_before(self._window[0])\n",
-        "        return self._window[0]\n",
+        "        first = [_id_before(self._window[0])] if",
+        "        first = [self._window[0]] if",
     ),
     planted(
-        "summary-without-the-set-above-the-low-mark",
+        "summary-without-what-is-done-behind-the-window",
         _STATE,
-        "        done += sorted(self._ahead)\n",
-        "        done = []\n",
+        "_parts(sorted(self._ahead))",
+        "_parts([])",
     ),
     planted(
         "summary-without-attempts",
@@ -65,7 +65,7 @@ BUGS = (
     planted(
         "attempts-and-delays-forgotten-at-a-load",
         _STATE,
-        "                    self._tries[tries.id] = tries\n",
+        "                self._tries[tries.id] = tries\n",
         "",
     ),
     planted(
@@ -107,8 +107,27 @@ BUGS = (
     planted(
         "key-stays-blocked",
         _STATE,
-        "        if of_key:\n            self._note_available(of_key[0])\n        else:\n",
-        "        if not of_key:\n",
+        "        if of_key.ids:\n            self._note_available(of_key.ids[0])\n"
+        "        elif of_key.behind",
+        "        if of_key.ids:\n            pass\n        elif of_key.behind",
+    ),
+    planted(
+        "further-messages-of-a-key-forgotten",
+        _STATE,
+        "            self._starved.add(message.key)\n",
+        "            del self._keys[message.key]\n",
+    ),
+    planted(
+        "summary-without-further-messages-of-a-key",
+        _STATE,
+        "        if record.key is not None and record.behind is not None:\n",
+        "        if False:\n",
+    ),
+    planted(
+        "what-was-done-of-a-key-after-the-summary-forgotten",
+        _STATE,
+        "        if message_id not in self._messages and message_id > self._seen_to:\n",
+        "        if message_id > self.read_to:\n",
     ),
     planted(
         "undecided-acceptance-given-out",

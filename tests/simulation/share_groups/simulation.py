@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count
 
-from messaging.groups import group_logs
+from messaging.groups import group_logs, share_state
 from messaging.groups.share_groups import Given, LeaseRequest
 from messaging.groups.share_state import Acknowledgement, ProcessingOrder, Token
 from messaging.service import MessagingService
@@ -29,6 +29,7 @@ from tuff.protocol.requests import PublishRequest
 GROUP = "workers"
 LEASE_MS = 1_000
 WINDOW = 12  # messages; small, so that it fills
+KEY_COUNT_MAX = 2  # of a key in the window
 SUMMARY_BYTES_MIN = 250  # four acknowledged messages
 KEYS = (None, b"a", b"b")
 # Events and how frequent they are.
@@ -378,13 +379,14 @@ class Run:
 async def simulated(seed: int, event_count: int) -> Run:
     """The run of a seed. Raises: BrokenPromiseError."""
     before, group_logs.SUMMARY_BYTES_MIN = group_logs.SUMMARY_BYTES_MIN, SUMMARY_BYTES_MIN
+    key_count, share_state.KEY_COUNT_MAX = share_state.KEY_COUNT_MAX, KEY_COUNT_MAX
     try:
         async with AsyncExitStack() as stack:
             run = Run(seed, Servers(stack, is_cluster=seed % 2 == 1))
             await run.run(event_count)
             return run
     finally:
-        group_logs.SUMMARY_BYTES_MIN = before
+        group_logs.SUMMARY_BYTES_MIN, share_state.KEY_COUNT_MAX = before, key_count
 
 
 def failures(seeds: range, event_count: int) -> Iterator[str]:

@@ -27,7 +27,7 @@ class Cluster:
 
     def claim(self, number: int, *names: str) -> None:
         done = asyncio.run_coroutine_threadsafe(self.servers[number].claim(*names), self.loop)
-        done.result(10)
+        done.result(60)
 
     def tuff(self, *words: str) -> tuple[int, str, str]:
         done = tuff_command("cluster", *words, url=self.url)
@@ -48,10 +48,10 @@ def cluster() -> Iterator[Cluster]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     yield made[0]
     made[0].loop.call_soon_threadsafe(ended.set)
-    thread.join(10)
+    thread.join(60)
     store.close()
 
 
@@ -110,7 +110,7 @@ def test_a_topic_is_moved_and_a_refusal_names_the_next_command(cluster: Cluster)
 def test_a_server_is_drained_and_takes_topics_again(cluster: Cluster) -> None:
     cluster.claim(0, "a", "b")
 
-    drained = cluster.tuff("drain", "s1", "--wait", "20")
+    drained = cluster.tuff("drain", "s1", "--wait", "60")
     undrained = cluster.tuff("undrain", "s1", "--json")
 
     assert drained == (0, "s1 owns no topics, and can be stopped\n", "")

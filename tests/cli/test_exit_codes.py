@@ -87,4 +87,4 @@ def test_serve_runs_the_server_in_its_process(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("tuff ready on http://127.0.0.1:")
         process.terminate()
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0

@@ -162,7 +162,7 @@ def test_a_tail_whose_output_is_closed_ends_without_an_error(
         tail.out.readline()
         tail.out.close()
 
-        assert (tail.errors.read(), tail.process.wait(10)) == ("", 0)
+        assert (tail.errors.read(), tail.process.wait(60)) == ("", 0)
 
 
 def test_a_failed_publish_prints_no_count(run: Tuff) -> None:
@@ -194,7 +194,7 @@ def test_latest_is_behind_what_a_committed_reader_can_receive(
     with started(*command, url=client.url) as follower:
         assert "blocked by transaction" in follower.errors.readline()
         client.transactions.commit(transaction)
-        out, _ = follower.process.communicate(timeout=30)
+        out, _ = follower.process.communicate(timeout=60)
 
     assert out.endswith("  decided later\n")
 
@@ -210,7 +210,7 @@ def test_a_follower_survives_a_stopped_transaction_service(
         with transactions_stopped(server.url):
             follower = running.enter_context(started(*command, "-n", "1", url=server.url))
             said = follower.errors.readline()
-        out, rest = follower.process.communicate(timeout=30)
+        out, rest = follower.process.communicate(timeout=60)
 
     reader = "tuff: the subscription of default:patient"
     assert said.startswith(f"{reader} waits for the server: the transaction service is stopped")
@@ -297,7 +297,7 @@ def test_a_follower_reads_partitions_that_are_added(
         client.publish(topic.partition(0), "three")
         client.publish(topic.partition(1), "four")
         found = [
-            json.loads(line) for line in process.process.communicate(timeout=30)[0].splitlines()
+            json.loads(line) for line in process.process.communicate(timeout=60)[0].splitlines()
         ]
 
     assert [(each.get("partition"), each["payload"]) for each in found] == [

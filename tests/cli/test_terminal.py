@@ -27,7 +27,7 @@ def at_terminal(server: ServerProcess, *arguments: str, given: str, **more: str)
             input=given.encode(),
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            timeout=30,
+            timeout=60,
             check=False,
         )
         errors.write(b"END")
@@ -55,7 +55,7 @@ def test_a_pipe_gets_no_progress_bar(server: ServerProcess, client: tuff.Client)
         input=LINES,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
 
@@ -96,7 +96,7 @@ def test_a_shell_gets_the_matching_commands() -> None:
         },
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
 

@@ -1,11 +1,15 @@
 """A server that plays one side of a session as a test says: it answers late, in any order, or not
 at all. A real server does none of that at will."""
 
+import fcntl
 import socket
+import struct
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread
 
+from tests.http.client import until
 from tuff.protocol.session_frames import FrameReader, Kind, frame
 
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\r\n"
@@ -36,6 +40,16 @@ class PlayedSession:
     def reply(self, call_id: object) -> None:
         """Answer a publish."""
         self.caller.sendall(frame(int(Kind.REPLY), call_id, 200, PUBLISHED, None))
+
+    def end(self) -> None:
+        """Say that the session ends; returns when the client's side has the words."""
+        self.caller.sendall(frame(int(Kind.END), None))
+        until(self._has_arrived)
+
+    def _has_arrived(self) -> bool:
+        """Whether the other end has all that was sent; a busy machine delivers it later."""
+        (unacknowledged,) = struct.unpack("i", fcntl.ioctl(self.caller, termios.TIOCOUTQ, bytes(4)))
+        return bool(unacknowledged == 0)
 
     def answer_all(self) -> None:
         """Answer each call, until the client hangs up."""

@@ -139,7 +139,7 @@ async def test_cancelling_a_task_in_a_transaction_rolls_back(
 async def test_more_tasks_wait_for_messages_than_a_pool_of_connections_has(
     loop_client: tuff.AsyncClient, topic: tuff.TopicId
 ) -> None:
-    waiting = [asyncio.create_task(loop_client.poll(topic, wait=20)) for _ in range(120)]
+    waiting = [asyncio.create_task(loop_client.poll(topic, wait=60)) for _ in range(120)]
 
     await loop_client.publish(topic, "for all")
 
@@ -167,8 +167,8 @@ async def test_a_call_after_a_restart_of_the_server_is_not_lost_on_a_kept_connec
 async def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:
-    async with tuff.AsyncClient(server.url, timeout=1.0, retries=0) as client:
-        assert len(await client.poll(topic, wait=1.2)) == 0
+    async with tuff.AsyncClient(server.url, timeout=2.0, retries=0) as client:
+        assert len(await client.poll(topic, wait=2.2)) == 0
 
 
 class Suspension:

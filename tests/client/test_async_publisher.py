@@ -165,7 +165,7 @@ async def test_messages_do_not_linger_while_others_wait_for_room(
         await publisher.publish(topic, "b")
         with pytest.raises(tuff.errors.BufferFullError):
             await publisher.publish(topic, "no room")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             await publisher.flush()
             future = await publisher.publish(topic, "c")
             await publisher.flush()

@@ -221,8 +221,8 @@ def test_a_restart_of_the_server_loses_no_call_on_a_kept_connection(tmp_path: Pa
 def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:
-    with tuff.Client(server.url, timeout=1.0, retries=0) as client:
-        assert len(client.poll(topic, wait=1.2)) == 0
+    with tuff.Client(server.url, timeout=2.0, retries=0) as client:
+        assert len(client.poll(topic, wait=2.2)) == 0
 
 
 def test_a_topic_is_truncated_only_up_to_its_holds(

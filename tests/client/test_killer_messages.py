@@ -30,7 +30,7 @@ def process_batch(batch, tx=None):
 
 with tuff.Client(url) as client:
     if kind == "share group":
-        options = {"group": "g", "mode": mode, "retry": policy, "lease": 0.3}
+        options = {"group": "g", "mode": mode, "retry": policy, "lease": 1}
         with client.share_consumer(topic, **options) as consumer:
             consumer.run(process)
     else:
@@ -43,7 +43,7 @@ DEATHS_MAX = 8
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that soon notices that a member is dead."""
-    settings = "groups.session_timeout=1", "groups.heartbeat_interval=0.1"
+    settings = "groups.session_timeout=2", "groups.heartbeat_interval=0.1"
     with serve(tmp_path_factory.mktemp("server"), *settings) as running:
         yield running
 

@@ -16,7 +16,7 @@ from tests.http.process import ServerProcess
 
 MINUTE_S = 60.0
 SMALL_BATCH_BYTES = 1_000  # bytes: ten messages as those below
-ANSWER_WITHIN_S = 20.0  # seconds; a future that is never settled fails the test after this
+ANSWER_WITHIN_S = 60.0  # seconds; a future that is never settled fails the test after this
 FILLER = "x" * 33  # with a number of three digits and what each costs: a hundred bytes
 FILL_COUNT = 80  # messages in eight such batches
 
@@ -167,7 +167,7 @@ def test_publish_waits_while_eight_batches_are_in_memory(
     with client.publisher(batch_bytes=SMALL_BATCH_BYTES) as publisher:
         sender = Thread(target=send_all, args=(publisher,))
         sender.start()
-        assert is_full.wait(30)
+        assert is_full.wait(ANSWER_WITHIN_S)
         goes_on.set()
         sender.join()
 
@@ -397,7 +397,7 @@ def test_a_publisher_is_refused_what_a_publish_of_the_client_is(
 NOT_CLOSED = """
 import sys, tuff
 
-client = tuff.Client(sys.argv[1], timeout=1, retries=0)
+client = tuff.Client(sys.argv[1], retries=0)
 publisher = client.publisher(linger=60)
 for number in range(20):
     publisher.publish(sys.argv[2], f"{number}")
@@ -407,7 +407,7 @@ for number in range(20):
 def ran(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A program of its own that ran to its end, with all warnings."""
     command = [sys.executable, "-W", "default", "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
 def test_a_program_that_does_not_close_its_publisher_publishes_at_its_end(
@@ -441,7 +441,7 @@ def test_what_failed_since_the_client_was_closed_is_counted(
 def test_the_end_of_a_program_waits_for_an_answer_within_the_timeout_of_the_client() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        program = NOT_CLOSED.replace("timeout=1, retries=0", "timeout=1, retries=100")
+        program = NOT_CLOSED.replace("retries=0", "timeout=1, retries=100")
 
         ended = ran(program, url, "shop:orders")
 

@@ -1,11 +1,8 @@
 """The blocking client over a session: one connection that threads share."""
 
-import fcntl
 import linecache
 import socket
-import struct
 import sys
-import termios
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, Thread
 from types import CodeType, FrameType
@@ -28,12 +25,6 @@ from tuff.wire import Request
 THREADS = 16
 MANY = 70  # more polls than a session takes
 TOPIC = tuff.TopicId("played", "topic")
-
-
-def has_arrived(sender: socket.socket) -> bool:
-    """Whether the other end has all bytes that were sent; a busy machine delivers them later."""
-    (unacknowledged,) = struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))
-    return bool(unacknowledged == 0)
 
 
 def waiting_polls(server: ServerProcess) -> int:
@@ -119,7 +110,7 @@ def test_another_thread_reads_once_the_one_that_read_has_its_reply() -> None:
     is_read, is_answered = Event(), Event()
     with (
         playing(one_by_one) as url,
-        tuff.Client(url, timeout=5, retries=0) as client,
+        tuff.Client(url, retries=0) as client,
         ThreadPoolExecutor(2) as threads,
     ):
         first = threads.submit(client.publish, TOPIC, "first")
@@ -138,7 +129,7 @@ def test_a_late_reply_is_dropped_and_the_session_goes_on() -> None:
         played.reply(first)
         played.reply(third)
 
-    with playing(late) as url, tuff.Client(url, timeout=0.5, retries=0) as client:
+    with playing(late) as url, tuff.Client(url, timeout=2, retries=0) as client:
         with ThreadPoolExecutor(1) as thread:
             first = thread.submit(client.publish, TOPIC, "first")
             client.publish(TOPIC, "second")
@@ -157,7 +148,7 @@ def test_a_server_that_is_gone_is_noticed_and_left() -> None:
 
     with (
         playing(silent, PlayedSession.answer_all) as url,
-        tuff.Client(url, timeout=0.1, retries=0) as client,
+        tuff.Client(url, timeout=1, retries=0) as client,
     ):
         with pytest.raises(tuff.ConnectionLostError, match="imed out"):
             client.publish(TOPIC, "into the void")
@@ -171,8 +162,7 @@ def test_a_session_that_ended_while_no_call_waited_loses_no_publish() -> None:
     def one(played: PlayedSession) -> None:
         played.reply(played.next_call())
         published.wait()  # else one read may bring both
-        played.caller.sendall(frame(int(Kind.END), None))
-        until(lambda: has_arrived(played.caller))
+        played.end()
         ended.set()
 
     published, ended = Event(), Event()
@@ -193,7 +183,7 @@ def test_a_client_that_sends_still_reads() -> None:
         played.caller.sendall(frame(int(Kind.REPLY), 2**40, 200, {}, b"x" * 20_000_000))
         played.answer_all()
 
-    with playing(replies_first) as url, tuff.Client(url, timeout=10, retries=0) as client:
+    with playing(replies_first) as url, tuff.Client(url, timeout=60, retries=0) as client:
         client.publish(TOPIC, b"x" * 10_000_000)
 
 
@@ -216,7 +206,7 @@ def test_a_session_that_a_stopping_server_ends_at_once_keeps_no_connection() -> 
     with there:
         received = frame(int(Kind.GREETING), LIMITS) + frame(int(Kind.END), None)
 
-        ended = transport.Session(here, received, within_s=1)
+        ended = transport.Session(here, received, within_s=60)
 
         assert not ended.is_usable()
         assert here.fileno() == -1
@@ -272,7 +262,7 @@ def test_each_of_two_subscribers_stops_by_itself(
         until(lambda: waiting_polls(server) == 2)
         for subscriber, thread in zip(subscribers, threads, strict=True):
             subscriber.stop()
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
         until(lambda: waiting_polls(server) == 0)
 
@@ -375,7 +365,7 @@ def test_an_interrupt_at_any_line_leaves_the_client_usable(
         for line_number in range(1, 1_000):
             last = client.publish(topic, "before").ids[-1]
             polls = [
-                thread.submit(client.poll, topic, last, inclusive=False, wait=20)
+                thread.submit(client.poll, topic, last, inclusive=False, wait=60)
                 for _ in range(meanwhile)
             ]
             until(lambda: waiting_polls(server) == meanwhile)
@@ -388,7 +378,7 @@ def test_an_interrupt_at_any_line_leaves_the_client_usable(
             finally:
                 sys.settrace(None)
             client.publish(topic, "after")
-            assert all(poll.result(timeout=10) for poll in polls), line_number
+            assert all(poll.result(timeout=60) for poll in polls), line_number
             if interrupter.left > 0:
                 assert line_number > 30
                 return

@@ -258,7 +258,7 @@ def test_partitions_that_are_added_while_a_subscriber_waits_are_read(
     bench: Bench, before: int
 ) -> None:
     bench.client.topics.update(bench.topic, partitions=before)
-    subscriber = bench.subscriber(wait=20, start="latest")
+    subscriber = bench.subscriber(wait=60, start="latest")
     subscriber._flows._elapsed_s = count(step=10).__next__  # so the list of partitions is old
 
     def add() -> None:
@@ -275,7 +275,7 @@ def test_partitions_that_are_added_while_a_subscriber_waits_are_read(
         subscriber.step()  # 0 if the partition is added later than it waits
 
     adding.join()
-    assert perf_counter() - begin_s < 10
+    assert perf_counter() - begin_s < 30  # of sixty that it may wait
 
 
 def test_a_retired_partition_is_read_to_its_end_and_may_then_be_deleted(bench: Bench) -> None:

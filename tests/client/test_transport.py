@@ -271,7 +271,7 @@ BACKUP: Call[None] = Call(Request(operation=TAKE_BACKUP), lambda _: None)
 
 def pieces_of(*urls: str) -> list[bytes]:
     with closing(
-        transport_of([Address(url=url, timeout_s=0.3, connect_timeout_s=5.0) for url in urls])
+        transport_of([Address(url=url, timeout_s=2.0, connect_timeout_s=60.0) for url in urls])
     ) as transport:
         return list(transport.pieces(BACKUP, size_bytes=3))
 
@@ -298,7 +298,7 @@ def slow_pieces(count: int) -> Iterator[str]:
                 caller.recv(65536)
                 caller.sendall(of_another(200, body=b"")[:-6] + b"%d\r\n\r\n" % count)
                 for _ in range(count):
-                    Event().wait(0.1)
+                    Event().wait(0.5)
                     caller.sendall(b"x")
 
         thread = Thread(target=answer)

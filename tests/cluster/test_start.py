@@ -9,7 +9,7 @@ from tests.http.client import until
 from tests.http.process import ServerProcess
 from tests.metadata.zookeeper_server import free_port
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 @contextmanager
@@ -58,10 +58,14 @@ def test_requests_may_name_the_host_of_the_cluster_address_and_no_other_name(
     tmp_path: Path,
 ) -> None:
     port = free_port()
-    with started(tmp_path, port, f"zookeeper://127.0.0.1:{free_port()}/tuff"):
-        until(lambda: status(port, "localhost") != 0, within_s=WITHIN_S, what="the listener")
 
-        # Without ZooKeeper the server is starting, for five seconds.
-        assert status(port, f"s1.example:{port}") == 503
-        assert status(port, "10.1.2.3") == 503
-        assert status(port, "lb.example") == 403
+    def statuses() -> list[int]:
+        with started(tmp_path, port, f"zookeeper://127.0.0.1:{free_port()}/tuff"):
+            until(lambda: status(port, "localhost") != 0, within_s=WITHIN_S, what="the listener")
+            return [status(port, host) for host in (f"s1.example:{port}", "10.1.2.3", "lb.example")]
+
+    # Without ZooKeeper the server is starting for five seconds, and then it ends. A busy machine
+    # may need more time for three requests.
+    while 0 in (found := statuses()):
+        pass
+    assert found == [503, 503, 403]

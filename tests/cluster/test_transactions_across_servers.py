@@ -472,7 +472,7 @@ async def test_a_leader_that_dies_in_a_commit_leaves_all_or_nothing(
     commit = s1.manager.runner.commit(tx.transaction_id, changes=[], publish=entries(B, C))
 
     committing = asyncio.ensure_future(commit)
-    await asyncio.wait_for(reached.wait(), 5)
+    await asyncio.wait_for(reached.wait(), WITHIN_S)
     await turns(300)
     committing.cancel()
     await cluster.kill("s1")
@@ -747,7 +747,7 @@ async def test_a_poll_in_a_transaction_at_another_server_wakes_when_that_ends(
     await s1.manager.runner.abort(tx.transaction_id)
 
     with pytest.raises(TransactionNotInProgressError):
-        await asyncio.wait_for(polling, 5)
+        await asyncio.wait_for(polling, WITHIN_S)
 
 
 async def test_a_held_reader_at_another_owner_wakes_with_the_commit(cluster: Cluster) -> None:
@@ -763,7 +763,7 @@ async def test_a_held_reader_at_another_owner_wakes_with_the_commit(cluster: Clu
     await s1.manager.runner.commit(tx.transaction_id, changes=[])
 
     assert not was_done
-    assert [each for _, each in (await asyncio.wait_for(polling, 5)).items] == [b"b"]
+    assert [each for _, each in (await asyncio.wait_for(polling, WITHIN_S)).items] == [b"b"]
 
 
 async def test_a_server_explains_a_message_with_the_outcome_that_the_leader_knows(

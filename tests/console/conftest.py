@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.http.process import ServerProcess, serve
 from tests.programs import require
@@ -15,6 +15,7 @@ def browser() -> Iterator[Browser]:
     program = require("chromium")
     with sync_playwright() as playwright:
         # Without its sandbox it also runs as root.
+        expect.set_options(timeout=60_000)
         running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield running
         running.close()
@@ -39,7 +40,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
     context = browser.new_context(viewport={"width": 1200, "height": 900}, locale="en-GB")
     opened = context.new_page()
-    opened.set_default_timeout(10_000)
+    opened.set_default_timeout(60_000)
     hosts: set[str] = set()
     opened.on("console", note)
     opened.on("pageerror", lambda error: found.append(str(error)))

@@ -59,7 +59,6 @@ def test_a_row_has_its_state(page: Page, server: ServerProcess, orders: Topic) -
     expired = f"{orders.path}/rows?limit=1"
     until(
         lambda: orders.client.get(expired).json["rows"][0]["state"] == "expired",
-        within_s=5,
         what="the first message to expire",
     )
 

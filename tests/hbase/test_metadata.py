@@ -44,7 +44,7 @@ class HBaseStores:
     """Clients of one table, whose rows are deleted at the end. They reach the gateway by a link
     that can be cut."""
 
-    timeout_s = 1.0
+    timeout_s = 3.0
     example_count = 8
 
     def __init__(self, port: int, *, prefix: str = PREFIX) -> None:

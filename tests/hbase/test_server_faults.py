@@ -193,7 +193,8 @@ def test_a_replaced_idle_server_soon_refuses_reads(
         assert asked_s < published_s + READ_LEASE_MS / 1000, "it answered with old messages"
 
     refused(reply, 503, "storage_unavailable")
-    assert replaced.client().get("/health/ready").status == 503
+    health = replaced.client()
+    until(lambda: health.get("/health/ready").status == 503, what="the health")
     assert second.read() == ["before", "after"]
 
 

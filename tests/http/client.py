@@ -13,8 +13,9 @@ from tests.http import contract
 JSON = "application/json"
 AVRO = "avro/binary"
 PROBLEM = "application/problem+json"
-REPLY_TIMEOUT_S = 30.0  # longer than any wait a test asks for, so a hung server fails its test
+REPLY_TIMEOUT_S = 90.0  # longer than any wait a test asks for, so a hung server fails its test
 CONDITION_STEP_S = 0.01
+CONDITION_WITHIN_S = 60.0  # what any condition may take on a busy machine
 
 T = TypeVar("T")
 
@@ -138,7 +139,7 @@ def problem_of(reply: Reply) -> Any:
     return problem
 
 
-def until(condition: Callable[[], T], *, within_s: float = 10.0, what: str = "") -> T:
+def until(condition: Callable[[], T], *, within_s: float = CONDITION_WITHIN_S, what: str = "") -> T:
     """What `condition` gives as soon as it is true; an assertion fails when the time is over."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):

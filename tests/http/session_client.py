@@ -12,7 +12,7 @@ GREETING, CALL, REPLY, CANCEL, PING, PONG, END = range(7)
 PUBLISH, STORE, ROLLBACK, POLL = range(1, 5)
 START, CAN_COMMIT, COMMIT, RUN, ABORT, INVALIDATE, CHECKPOINT, RENEW, OUTCOME = range(16, 25)
 POLLS_MAX = 64  # that a session takes at a time
-REPLY_S_MAX = 30.0  # longer than any wait that a test asks for
+REPLY_S_MAX = 90.0  # longer than any wait that a test asks for
 
 
 class ClosedError(Exception):

@@ -165,7 +165,7 @@ def test_a_query_that_is_no_utf_8_is_refused(client: Client, topic: Topic, query
 
 def test_a_body_that_is_cut_off_changes_nothing(server: ServerProcess, topic: Topic) -> None:
     head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(f'{head}Content-Length: 500\r\n\r\n{{"messages": ["a"]}}'.encode())
 
     ok(topic.publish("after"))

@@ -335,7 +335,7 @@ def test_malformed_preferences_are_refused_and_create_no_group(
 @pytest.fixture
 def own_client(new_server: NewServer) -> Iterator[Client]:
     """Of a server with short sessions."""
-    server = new_server("groups.session_timeout=0.5", "groups.heartbeat_interval=0.1")
+    server = new_server("groups.session_timeout=2", "groups.heartbeat_interval=0.1")
     client = server.client()
     yield client
     client.close()
@@ -348,11 +348,7 @@ def test_a_member_that_is_not_heard_of_is_fenced(own_client: Client) -> None:
     view = group.join("m2", "orders")
     assert view["heartbeatInterval"] == 0.1
 
-    assigned = until(
-        lambda: ok(group.beat(view)).json["assigned"],
-        within_s=10.0,
-        what="the partition to be free",
-    )
+    assigned = until(lambda: ok(group.beat(view)).json["assigned"], what="the partition to be free")
 
     assert assigned == ["orders:0"]
     assert [each["memberId"] for each in group.show()["members"]] == ["m2"]
@@ -366,12 +362,13 @@ def test_metrics_show_members_and_lag_of_a_group(client: Client, topic: Topic) -
     ok(group.commit(view, {f"{topic.name}:0": first}))
     labels = f'{{group="lagging",namespace="{topic.namespace}"'
 
-    at_end = metrics_of(client)
+    behind = f'tuff_group_behind_seconds{labels},partition="{topic.name}:0"}}'
+
+    # A scrape shows no lag that takes long to read, and the next one what was read then.
+    until(lambda: metrics_of(client).get(behind) == 0)
     ok(topic.publish("b"))
     second = ids(topic.poll())[1]
 
-    behind = f'tuff_group_behind_seconds{labels},partition="{topic.name}:0"}}'
     ms = int(second[:16], 16) - int(first[:16], 16)
-    assert at_end[f"tuff_group_members{labels}}}"] == 1
-    assert at_end[behind] == 0
-    assert metrics_of(client)[behind] == ms / 1000
+    until(lambda: metrics_of(client).get(behind) == ms / 1000)
+    assert metrics_of(client)[f"tuff_group_members{labels}}}"] == 1

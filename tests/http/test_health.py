@@ -123,7 +123,7 @@ def test_a_stopping_server_is_not_ready_and_answers_every_probe(new_server: NewS
     assert ready["status"] == "down"
     assert ready["checks"]["storage"] == {"status": "down", "detail": "the server is stopping"}
     assert (refused.status, refused.json["code"]) == (503, "shutting_down")
-    assert running.process.wait(10) == 0
+    assert running.wait_exit() == 0
 
 
 def test_metrics_show_the_lag_of_a_named_position(client: Client) -> None:
@@ -142,8 +142,7 @@ def test_metrics_show_the_lag_of_a_named_position(client: Client) -> None:
             if name.startswith("tuff_position_") and f"'{topic.name}'" in name
         }
 
-    until(lambda: bool(lag()))  # a scrape shows no lag that takes long to read
-    found = lag()
+    found = until(lag)  # a scrape shows no lag that takes long to read
     assert _samples(client)["tuff_positions[]"] == before + 1
     assert [name.split("[")[0] for name in found] == [
         "tuff_position_behind_seconds",

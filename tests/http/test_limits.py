@@ -11,7 +11,16 @@ from contextlib import suppress
 
 import pytest
 
-from tests.http.calls import TRANSACTIONS, Topic, begin, created, entry, ids, payloads
+from tests.http.calls import (
+    TRANSACTIONS,
+    Topic,
+    begin,
+    created,
+    entry,
+    ids,
+    metrics_of,
+    payloads,
+)
 from tests.http.client import JSON, Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.forms import consume_request, messages_of
@@ -168,7 +177,7 @@ def test_requests_above_the_limit_of_pending_ones_are_refused_with_429(
     def burst() -> bool:
         nonlocal taken, told
         address = ("127.0.0.1", running.port)
-        sockets = [socket.create_connection(address, timeout=5) for _ in range(30)]
+        sockets = [socket.create_connection(address, timeout=60) for _ in range(30)]
         for one in sockets:
             one.sendall(whole)
         answers = [_all_of(one) for one in sockets]
@@ -204,9 +213,9 @@ def test_waiting_polls_do_not_count_as_pending(new_server: NewServer) -> None:
 
     with ThreadPoolExecutor(3) as threads:
         waiting = []
-        for one in others:
-            waiting.append(threads.submit(Topic(one, "default", "t").poll, None, wait=8))
-            time.sleep(0.1)  # until it is asleep: the next must not meet it under way
+        for one in others:  # one behind the other: the next must not meet it under way
+            waiting.append(threads.submit(Topic(one, "default", "t").poll, None, wait=60))
+            until(lambda: metrics_of(client)["tuff_polls_waiting"] == len(waiting))
         assert not any(poll.done() for poll in waiting), [poll.result() for poll in waiting]
 
         ok(Topic(client, "default", "t").publish("a"))
@@ -231,7 +240,7 @@ def test_a_connection_above_the_bound_is_not_served_until_another_closes(
     second.close()
 
     def is_served() -> bool:
-        later = Client(running.port, timeout_s=1)
+        later = Client(running.port, timeout_s=5)
         try:
             return later.get("/health/live").status == 200
         except (TimeoutError, ConnectionError):

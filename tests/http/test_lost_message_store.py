@@ -41,7 +41,7 @@ def test_a_server_without_its_message_store_takes_no_messages_until_it_is_back(
         refused = topic.create()
         assert not (data / "messages").exists()
         (tmp_path / "not mounted").rename(data / "messages")
-        until(lambda: client.get("/health/ready").status == 200, within_s=10, what="the messages")
+        until(lambda: client.get("/health/ready").status == 200, what="the messages")
         assert topic.read() == ["kept"]
 
     storage = ready.json["checks"]["storage"]

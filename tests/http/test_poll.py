@@ -254,7 +254,7 @@ def test_the_reply_takes_the_form_that_accept_names(client: Client, letters: Top
     # As of two Accept fields the first alone was read. The second way is the HTTP library's.
     two = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\nAccept: avro/binary\r\n"
     for rest in ("Content-Length: 0\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", client.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
             connection.sendall(f"{two}Connection: close\r\n{rest}".encode())
             said = b"".join(iter(lambda: connection.recv(65_536), b""))
         assert b"Content-Type: avro/binary\r\n" in said

@@ -206,7 +206,7 @@ def test_sighup_is_ignored_and_logged_and_sigint_ends_it_like_sigterm(
     until(lambda: "SIGHUP is ignored" in server.stderr(), what="the line about the signal")
     ok(server.client().get("/health/live"))
     os.kill(server.pid, signal.SIGINT)
-    assert server.process.wait(10) == 0
+    assert server.wait_exit() == 0
 
 
 @pytest.mark.slow

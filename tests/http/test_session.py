@@ -84,7 +84,7 @@ def test_the_stories_that_run_over_both_do_use_a_session(server: ServerProcess) 
 
 
 def test_a_reply_does_not_wait_for_an_earlier_call(session: SessionClient, topic: Topic) -> None:
-    waiting = session.frame(POLL, topic.namespace, topic.name, query={"wait": 20}, body={})
+    waiting = session.frame(POLL, topic.namespace, topic.name, query={"wait": 60}, body={})
     publish = session.frame(PUBLISH, topic.namespace, topic.name, body={"messages": ["m"]})
 
     session.write(waiting)
@@ -277,7 +277,7 @@ def test_a_frame_that_cannot_be_read_ends_the_session(
 
 
 def test_an_id_that_is_under_way_ends_the_session(session: SessionClient, topic: Topic) -> None:
-    waiting = session.frame(POLL, topic.namespace, topic.name, query={"wait": 20}, body={})
+    waiting = session.frame(POLL, topic.namespace, topic.name, query={"wait": 60}, body={})
 
     session.write(waiting, waiting)
 
@@ -288,13 +288,13 @@ def test_an_id_that_is_under_way_ends_the_session(session: SessionClient, topic:
 
 def test_polls_above_the_limit_are_refused(session: SessionClient, topic: Topic) -> None:
     names = topic.namespace, topic.name
-    polls = [session.frame(POLL, *names, query={"wait": 20}, body={}) for _ in range(POLLS_MAX + 1)]
+    polls = [session.frame(POLL, *names, query={"wait": 60}, body={}) for _ in range(POLLS_MAX + 1)]
 
     session.write(*polls)
 
     assert session.reply_to(polls[-1][1])[0] == 429
     session.write([CANCEL, polls[0][1]])
-    one_more = session.frame(POLL, *names, query={"wait": 20}, body={})
+    one_more = session.frame(POLL, *names, query={"wait": 60}, body={})
     session.write(one_more)
     ok(topic.publish("m"))
     assert payloads(session.reply_to(one_more[1])) == [b"m"]
@@ -313,7 +313,7 @@ def test_a_cancel_of_anything_but_a_poll_changes_nothing(
 
 def test_a_client_that_stops_sending_gets_all_replies(session: SessionClient, topic: Topic) -> None:
     names = topic.namespace, topic.name
-    waiting = session.frame(POLL, *names, query={"wait": 20, "tags": "none"}, body={})
+    waiting = session.frame(POLL, *names, query={"wait": 60, "tags": "none"}, body={})
     publish = session.frame(PUBLISH, *names, body={"messages": ["m"]})
     session.write(waiting, publish)
 

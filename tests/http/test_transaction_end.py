@@ -18,7 +18,7 @@ def outcome(tx: Tx) -> tuple[str, str | None]:
 
 def timed_out(client: Client) -> Tx:
     tx = begin(client, timeout=0.05)
-    until(lambda: tx.state() == "invalid", within_s=3)
+    until(lambda: tx.state() == "invalid")
     return tx
 
 
@@ -159,7 +159,7 @@ def test_an_outcome_is_forgotten_after_its_retention_unless_its_pointer_is_inval
     ok(aborted.abort())
     ok(committed.commit())
 
-    until(lambda: committed.outcome().status == aborted.outcome().status == 404, within_s=5)
+    until(lambda: committed.outcome().status == aborted.outcome().status == 404)
 
     for reply in (committed.outcome(), committed.commit()):
         refused(reply, 404, "transaction_unknown", naming=committed.id)

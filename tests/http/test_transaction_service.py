@@ -136,7 +136,7 @@ def test_transactions_open_at_a_stop_can_commit_after_the_start(
     ok(committing.commit(changes=["k"]))
 
     assert own_topic.committed() == ["a", "b"]
-    until(lambda: late.state() == "invalid", within_s=3)
+    until(lambda: late.state() == "invalid")
 
 
 def test_stopping_and_starting_twice_is_no_error(own: Client) -> None:

@@ -110,11 +110,11 @@ def test_rows_are_decided_as_soon_as_their_transaction_ends(
 
 
 def test_a_timed_out_transactions_rows_are_skipped(client: Client, topic: Topic) -> None:
-    tx = begin(client, timeout=0.1)
+    tx = begin(client, timeout=1)  # the publish comes in time, also on a busy machine
     ok(topic.publish("row", tx=tx.id))
     ok(topic.publish("plain"))
 
-    until(lambda: topic.committed() == ["plain"], within_s=3)
+    until(lambda: topic.committed() == ["plain"])
 
     assert tx.state() == "invalid"
 
@@ -153,4 +153,4 @@ def test_max_block_invalidates_a_publisher_that_holds_readers_back(new_server: N
 
 
 def blocked_until_plain(topic: Topic) -> None:
-    until(lambda: topic.committed() == ["plain"], within_s=5)
+    until(lambda: topic.committed() == ["plain"])

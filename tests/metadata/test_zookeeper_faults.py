@@ -48,7 +48,7 @@ def tell(line):
     os.write(1, line.encode() + b"\\n")  # whole, while the other thread tells its line
 
 store = ZooKeeperStore(sys.argv[1], root=sys.argv[2], elapsed_s=time.monotonic)
-session = store.open_session(timeout_s=1.0, lost=lambda: tell("lost"))
+session = store.open_session(timeout_s=3.0, lost=lambda: tell("lost"))
 store.put(("owners", "sales"), b"mine", Expected.NEW, session=session)
 tell("holds")
 sys.stdin.readline()
@@ -84,13 +84,18 @@ def links() -> Iterator[Links]:
     links.close()
 
 
+def threads_since(before: list[threading.Thread]) -> set[threading.Thread]:
+    """Those that were begun since then. Threads of earlier tests may end meanwhile."""
+    return set(threading.enumerate()) - set(before)
+
+
 def store_of(address: str, root: str, *, call_s: float = 10.0) -> ZooKeeperStore:
     return ZooKeeperStore(address, root=root, elapsed_s=time.monotonic, call_s=call_s)
 
 
 @contextmanager
 def another_process_holds(server: ZooKeeperServer, root: str) -> Iterator[subprocess.Popen[str]]:
-    """A process with an ephemeral entry of a session of one second."""
+    """A process with an ephemeral entry of a session of three seconds."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, server.address, root],
         cwd=Path(__file__).parents[2],
@@ -119,7 +124,7 @@ def test_a_store_without_a_server_is_refused_with_its_address() -> None:
         f"no ZooKeeper answers at {address} within 0.5 s; start it, or correct its addresses in "
         "the settings"
     )
-    assert threading.enumerate() == before
+    assert threads_since(before) == set()
 
 
 def test_sessions_and_entries_survive_a_restart_of_the_server(
@@ -205,7 +210,7 @@ def test_a_session_that_ends_during_a_cut_is_lost_once_and_a_new_one_can_be_open
         closing(store_of(f"127.0.0.1:{link.port}", root, call_s=2.0)) as store,
         closing(store_of(server.address, root)) as other,
     ):
-        session = store.open_session(timeout_s=1.0, lost=lambda: losses.append("lost"))
+        session = store.open_session(timeout_s=3.0, lost=lambda: losses.append("lost"))
         version = store.put(KEY, b"mine", NEW, session=session)
         store.watch(KEY, lambda: calls.append("changed"))
         calls.clear()
@@ -222,7 +227,7 @@ def test_a_session_that_ends_during_a_cut_is_lost_once_and_a_new_one_can_be_open
         with pytest.raises(SessionLostError):
             store.put(KEY, b"mine", NEW, session=session)
         until(lambda: calls)
-        another = store.open_session(timeout_s=1.0, lost=lambda: losses.append("another"))
+        another = store.open_session(timeout_s=3.0, lost=lambda: losses.append("another"))
         assert store.put(KEY, b"again", NEW, session=another) == version + 1
         assert another.is_live
         another.close()
@@ -234,7 +239,7 @@ def test_a_session_is_decided_after_its_server_hung(server: ZooKeeperServer, roo
     """Whether it has ended depends on what the server does first when it continues."""
     losses: list[str] = []
     with closing(store_of(server.address, root, call_s=2.0)) as store:
-        session = store.open_session(timeout_s=1.0, lost=lambda: losses.append("lost"))
+        session = store.open_session(timeout_s=3.0, lost=lambda: losses.append("lost"))
         version = store.put(KEY, b"mine", NEW, session=session)
 
         server.pause()
@@ -306,7 +311,7 @@ def test_a_store_and_its_session_survive_the_loss_of_each_of_three_servers(tmp_p
                 called.clear()
                 version = store.put(KEY, b"mine", version, session=session)
                 other.require(KEY, version)
-                assert called.wait(20.0)
+                assert called.wait(60.0)
                 assert session.is_live
                 each.start()
 
@@ -336,7 +341,7 @@ def test_a_paused_holder_knows_at_once_that_its_session_may_have_ended(
         store.watch(KEY, called.set)
 
         holder.send_signal(signal.SIGSTOP)
-        assert called.wait(20.0)
+        assert called.wait(60.0)
         until(lambda: store.get(KEY) is None)
         assert store.put(KEY, b"yours", NEW) == 2
         holder.stdin.write("\n")
@@ -377,7 +382,7 @@ def test_an_entry_of_a_killed_holder_vanishes_and_its_watch_is_called(
 
         holder.kill()
 
-        assert called.wait(20.0)
+        assert called.wait(60.0)
         assert store.get(KEY) is None
 
 
@@ -542,7 +547,7 @@ def test_a_root_that_zookeeper_can_not_have_is_refused(server: ZooKeeperServer, 
     with pytest.raises(ValueError, match="is not a root"):
         store_of(server.address, root)
 
-    assert threading.enumerate() == before
+    assert threads_since(before) == set()
 
 
 @pytest.mark.parametrize("hosts", ["", ":2181", "localhost:x", "localhost:1,,"])
@@ -555,7 +560,7 @@ def test_a_closed_store_leaves_no_thread(server: ZooKeeperServer, root: str) -> 
     before = threading.enumerate()
     store = store_of(server.address, root)
     open_session, closed_session = (
-        store.open_session(timeout_s=1.0, lost=lambda: None) for _ in range(2)
+        store.open_session(timeout_s=3.0, lost=lambda: None) for _ in range(2)
     )
     store.watch(("owners",), lambda: None)
     closed_session.close()
@@ -563,7 +568,7 @@ def test_a_closed_store_leaves_no_thread(server: ZooKeeperServer, root: str) -> 
 
     store.close()
 
-    assert threading.enumerate() == before
+    assert threads_since(before) == set()
 
 
 def test_a_store_is_closed_in_a_bounded_time_while_its_server_hangs(
@@ -577,11 +582,11 @@ def test_a_store_is_closed_in_a_bounded_time_while_its_server_hangs(
     try:
         started_s = time.monotonic()
         store.close()
-        assert time.monotonic() - started_s < 15.0
+        assert time.monotonic() - started_s < 35.0  # it does not wait for the session's forty
     finally:
         server.resume()
 
-    until(lambda: threading.enumerate() == before, within_s=30.0)
+    until(lambda: threads_since(before) == set())
 
 
 def _answers(store: ZooKeeperStore) -> bool:

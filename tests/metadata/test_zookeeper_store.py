@@ -23,7 +23,7 @@ _root = count()  # one for each test, since all use the same server
 class ZooKeeperStores:
     """Clients of one root."""
 
-    timeout_s = 1.0
+    timeout_s = 3.0
     example_count = 10
 
     def __init__(self, server: ZooKeeperServer) -> None:
@@ -83,7 +83,7 @@ def test_the_znodes_are_those_of_the_formats_page(
     stores: ZooKeeperStores, server: ZooKeeperServer
 ) -> None:
     store = stores.open()
-    session = store.open_session(timeout_s=1.0, lost=lambda: None)
+    session = store.open_session(timeout_s=3.0, lost=lambda: None)
     store.put(("a b", "é"), b"one", Expected.NEW, session=session)
     store.put(("a b", "x"), b"two", Expected.NEW)
     store.delete(("a b", "x"), 1)

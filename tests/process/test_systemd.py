@@ -33,7 +33,7 @@ def test_the_unit_runs_and_tells_systemd_when_it_is_ready_alive_and_stopping(
     command = [here.get(word, word) for word in _command()]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(address))
-        systemd.settimeout(20)
+        systemd.settimeout(60)
         told = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "300000"}
         running = ServerProcess(
             tmp_path, *command, "--port", "0", environment={**os.environ, **told}

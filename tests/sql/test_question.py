@@ -279,7 +279,7 @@ def test_a_resolver_in_the_background_outlasts_an_outage_and_settles(
     server.at["resolve"] = settled.set
 
     with caplog.at_level(logging.WARNING), client.sql_resolver(shop, every=0.01):
-        assert settled.wait(30)
+        assert settled.wait(60)
 
     assert server.visible == ["sold one apple"]
     assert "the resolver of database shop waits for the database or the server" in caplog.text

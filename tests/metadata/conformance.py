@@ -45,7 +45,7 @@ NAMES = [
 ]  # fmt: skip
 CLIENT_COUNT = 4  # clients that write at the same time
 ROUND_COUNT = 5
-WAIT_S_MAX = 30.0  # of a loop in a thread
+WAIT_S_MAX = 60.0  # of a loop in a thread
 
 
 class Stores(Protocol):

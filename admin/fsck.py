@@ -15,6 +15,7 @@ from admin.readable_rows import (
 )
 from admin.transaction_files import TransactionFiles, TransactionFilesReport
 from messaging.log.pointer_index import PAYLOAD_ROWS, IndexedRange
+from messaging.log.store_end import FILE_NAME, DamagedEndError, loss_advice, read_end
 from messaging.log.topics import TopicRecord, partition_rows
 from messaging.model.partitions import ONE_PARTITION
 from messaging.model.rows import (
@@ -93,7 +94,8 @@ def check(data: DataDirectory, *, now_ms: int) -> CheckReport:
     store = check_message_store(ReadableRows(data.messages), now_ms=now_ms)
     files = TransactionFiles(data.snapshots).check(recorded_files(store))
     lost = [_lost_store(data)] if _is_lost(data, store) else []
-    findings = [*lost, *store.findings, *files.findings, *_mismatches(store, files)]
+    findings = [*lost, *_lost_batches(data, store), *store.findings, *files.findings]
+    findings += _mismatches(store, files)
     return CheckReport(store.row_count, findings)
 
 
@@ -104,6 +106,21 @@ def recorded_files(store: MessageStoreReport) -> RecordedFiles | None:
         return None
     seen_lsn = None if store.last_batch is None else store.last_batch.seen_lsn
     return RecordedFiles(metadata.store_id, metadata.highest_pointer, seen_lsn)
+
+
+def _lost_batches(data: DataDirectory, store: MessageStoreReport) -> Iterator[Finding]:
+    """Batches that the server had written when it stopped, and that are missing."""
+    try:
+        end = read_end(data.snapshots)
+    except DamagedEndError as error:
+        reason = f"{error}, so it proves nothing about lost messages"
+        yield Finding(FILE_NAME, reason, "remove the file; the next stop of the server writes it")
+        return
+    if end is None or not data.has_messages or store.last_batch is None:
+        return
+    loss = end.loss(store.last_batch, None if store.metadata is None else store.metadata.store_id)
+    if loss is not None:
+        yield Finding(data.messages.name, loss, loss_advice(end.loss_name))
 
 
 def _is_lost(data: DataDirectory, store: MessageStoreReport) -> bool:

@@ -23,6 +23,7 @@ from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.share_groups import ShareGroups
 from messaging.log.loading import Loaded, load, load_member
 from messaging.log.region_observers import RegionObservers
+from messaging.log.store_end import MessagesLostError, StoreEnd, StoreEndFile, loss_advice
 from messaging.log.store_holder import StoreHolderCheck
 from messaging.log.store_state import OpenStore, StoreState
 from messaging.model.rows import StoreMetadata
@@ -56,7 +57,9 @@ log = logging.getLogger(__name__)
 CLOCK_RECORD_INTERVAL_MS = 60_000  # ms; an idle server still records that it lived until about now
 
 
-OPEN_AGAIN_MS = 5_000  # ms between attempts on a full disk, each of which may leave an empty file
+# ms between attempts on a full disk, each of which may leave an empty file, and on a store that has
+# lost messages, which each attempt writes again
+OPEN_AGAIN_MS = 5_000
 
 
 def _no_reason() -> str | None:
@@ -75,10 +78,16 @@ class MessagingService:
     """Topics, messages and long polls over one store.
 
     `new_store_refusal` returns why an empty store must not be accepted as a new one, in a sentence,
-    or None. `holder_check` is None for a store that no other server can take over. `archive`: where
-    reads continue that start before the log. A server of a cluster opens without any topic;
-    `messaging/topic_handover.py` adds and removes them.
+    or None. `end_file`: where it is recorded how far the store was written; None for a store that
+    keeps nothing, or that several servers write. `holder_check` is None for a store that no other
+    server can take over. `archive`: where reads continue that start before the log. A server of a
+    cluster opens without any topic; `messaging/topic_handover.py` adds and removes them.
     """
+
+    _is_loaded = False
+    _has_lost_batches = False  # as the last attempt to open the store found
+    _is_lost = False  # for good: the transaction files prove it
+    _records_accepted_loss = False
 
     def __init__(
         self,
@@ -90,13 +99,15 @@ class MessagingService:
         observe: Callable[[str, float], None],
         groups: GroupSettings = GroupSettings(),  # noqa: B008 - a frozen value
         new_store_refusal: Callable[[], str | None] = _no_reason,
+        end_file: StoreEndFile | None = None,
         space: SpaceOnDisk = SpaceOnDisk(),  # noqa: B008 - a frozen value
         holder_check: StoreHolderCheck | None = None,
         archive: "ArchiveReader | None" = None,
     ) -> None:
         self._load: Callable[[Store], Loaded] = load_member
         if not state.topics.is_shared:
-            self._load = partial(load, new_store_refusal=new_store_refusal)
+            self._load = partial(load, new_store_refusal=new_store_refusal, end_file=end_file)
+        self._end_file = end_file
         self._space = space
         committer.make_room = self._make_room
         self._open_again_ms = 0
@@ -127,7 +138,6 @@ class MessagingService:
         parts_of_pass = (self.rows, self.topics, observers, Compaction(store, space.free_bytes))
         self.cleaner = RetentionCleaner(store, state, committer, *parts_of_pass)
         self.disk_use = DiskUse(store, state, space, self.cleaner)
-        self._is_loaded = False
         self._written_at_ms = 0
 
     async def open(self, transactions: TransactionView) -> None:
@@ -146,7 +156,7 @@ class MessagingService:
         """Open a store that failed again, retry rollbacks that failed, write changes that wait
         for a batch, and record the time."""
         self._look_at_space()
-        if not self.store.is_up:
+        if not self.store.is_up and not self._is_lost:
             await self._open_again()
         if self.store.is_up:
             # The timers of the event loop do not count the time in which the machine was suspended.
@@ -155,6 +165,7 @@ class MessagingService:
             await self.groups.tick()
             self.share_groups.forget_moved()
             await self._flush_if_due()
+            await self._record_accepted_loss()
 
     def stop_waiting(self) -> None:
         """Answer every request that waits for messages, now and from now on."""
@@ -170,7 +181,7 @@ class MessagingService:
         if self.committer.is_running and self.store.is_up and self.state.has_unwritten_changes:
             await self._flush_quietly()
         await self.committer.close()
-        await self.store.close("the server is stopping")
+        await self.store.close("the server is stopping", closed=self._end_recorder())
 
     @property
     def status(self) -> tuple[str, str | None]:
@@ -208,11 +219,39 @@ class MessagingService:
         self.store.require_up()
         return self.state.last_batch.last
 
+    async def record_end(self) -> None:
+        """Record how far the store is written, where its engine keeps what it has."""
+        await self.store.in_thread_read(self._end_recorder())
+
+    async def lose(self, reason: str) -> None:
+        """Be down: another store proves that this one lacks acknowledged messages. It stays down
+        until the loss is accepted."""
+        end = self._end()
+        if self._end_file is None or end is None:
+            return
+        lost = replace(end, batch_number=end.batch_number + 1)
+        await self.store.in_thread_read(partial(self._end_file.write, lost))
+        self._is_lost = True
+        await self.store.close(f"{reason}; {loss_advice(lost.loss_name)}")
+
     async def record_store_id(self, store_id: str) -> None:
         """Record durably which transaction files belong to this store, and the other changes that
         wait for a batch."""
         self.state.metadata = replace(self.state.metadata, store_id=store_id)
         await self._flush()
+
+    def _end(self) -> StoreEnd | None:
+        last, metadata = self.state.last_batch, self.state.durable_metadata
+        if not self._is_loaded or metadata is None or metadata.store_id is None:
+            return None
+        return StoreEnd(store_id=metadata.store_id, batch_number=last.batch_number, last=last.last)
+
+    def _end_recorder(self) -> Callable[[], None]:
+        """A call that records how far the store is written as of now. Blocks."""
+        end = self._end()
+        if self._end_file is None or end is None:
+            return lambda: None
+        return partial(self._end_file.write, end)
 
     def _look_at_space(self) -> None:
         # A store that fails to write is closed, and then reads fail too. So no message may fill the
@@ -230,7 +269,7 @@ class MessagingService:
 
     async def _open_again(self) -> None:
         await self._make_room()
-        if self.committer.lack_of_last_space is not None:
+        if self.committer.lack_of_last_space is not None or self._has_lost_batches:
             now_ms = self.state.now_ms()
             if now_ms < self._open_again_ms:
                 return
@@ -245,8 +284,10 @@ class MessagingService:
             loaded = await self.store.open(self._load)
         except StoreError as error:
             self.store.reason = str(error)
+            self._has_lost_batches = isinstance(error, MessagesLostError)
             return
         self.state.load(loaded)
+        self._records_accepted_loss = loaded.has_accepted_loss
         self._written_at_ms = self.state.now_ms()
         self._is_loaded = True
         last, pending = MessageId(*self.state.last_batch.last), len(self.state.index.pointers())
@@ -272,6 +313,14 @@ class MessagingService:
         ):
             self._written_at_ms = now_ms
             await self._flush_quietly()
+
+    async def _record_accepted_loss(self) -> None:
+        """Let no later loss have the name of the accepted one."""
+        if self._records_accepted_loss:
+            with suppress(UnavailableError):
+                await self._flush()
+                await self.record_end()
+                self._records_accepted_loss = False
 
     async def _flush_quietly(self) -> None:
         try:

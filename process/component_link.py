@@ -68,6 +68,8 @@ class ComponentLink:
             return
         self._is_open = True
         await self._transactions.open(self._recorded_files() if self._keeps_messages else None)
+        if self._transactions.durable.lost_messages is not None:
+            await self._messaging.lose(self._transactions.durable.lost_messages)
 
     async def _open_leading(self, cluster: "ClusterMember") -> None:
         leadership = cluster.tenancy()
@@ -101,6 +103,8 @@ class ComponentLink:
                 # They have one already where the loss of the messages was accepted.
                 found = await self._transactions.durable.stored_id()
             await self._messaging.record_store_id(found or self._new_store_id())
+            if found:
+                await self._messaging.record_end()  # so that no later loss has the name of this one
         except UnavailableError as error:
             self._transactions.put_off(f"the message store can't record its id: {error}")
             return False

@@ -31,7 +31,7 @@ from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
 from process.http_connection import HttpService
 from process.listener import Listener
-from process.message_store import new_store_refusal, store_opener
+from process.message_store import new_store_refusal, store_end_file, store_opener
 from process.routes import (
     message_routes,
     process_routes,
@@ -342,6 +342,7 @@ class Components:
             observe=observe,
             groups=settings.groups,
             new_store_refusal=partial(new_store_refusal, self._settings, self._directories),
+            end_file=store_end_file(self._settings, self._directories),
             space=self._disks.for_messages(),
             holder_check=holder_check,
             archive=self._make_archive(),
@@ -509,7 +510,10 @@ class Components:
             return Check(Status.DOWN, f"messages can't be read: {holder_check.lapse}")
         store = self._settings.messaging.store
         end = ", and loses them when the process ends" if store == "memory" else ""
-        return Check(Status.OK, f"{store} takes and serves messages{end}")
+        return health.check_accepted_loss(
+            Check(Status.OK, f"{store} takes and serves messages{end}"),
+            accepted=self._settings.server.accept_lost_messages,
+        )
 
 
 def _no_refusal(_request: Request) -> None:

@@ -61,6 +61,17 @@ def check_write(check: Check, *, oldest_s: float) -> Check:
     return Check(Status.DEGRADED, f"{check.detail}; {late}", "a write is late")
 
 
+def check_accepted_loss(check: Check, *, accepted: str) -> Check:
+    """Degrade the check of a store while a setting accepts that it has lost messages."""
+    if not accepted:
+        return check
+    left = (
+        f"server.accept_lost_messages={accepted} is set, and accepts that loss again at each start "
+        "that finds it: remove it from the settings"
+    )
+    return Check(Status.DEGRADED, f"{check.detail}; {left}", "a loss is accepted")
+
+
 def check_directory(check: Check, *, is_lost: bool) -> Check:
     """Degrade the check of transactions that run while the files of their log can't be found any
     more. The log that is open may still take commits, which the next leader will not find."""

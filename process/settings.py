@@ -4,6 +4,7 @@ Each section is a frozen dataclass; a key is the name of a field, less the unit 
 stands in its dataclass and nowhere else. Durations are seconds and may be fractions.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -23,6 +24,9 @@ from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # a listener's, and nobody can connect to it
+
+
+_LOSS = re.compile(r"[0-9a-f]{32}:[0-9]{1,19}")
 
 
 class SettingsError(Exception):
@@ -53,7 +57,8 @@ class ServerSettings:
         2_592_000.0  # a start so far ahead of the last recorded time is not trusted
     )
     accept_clock: bool = False  # trust the clock of this start in any case
-    accept_lost_messages: bool = False  # begin an empty message store beside transaction files
+    # The loss of messages that a start accepts, as the refused start named it; empty: none.
+    accept_lost_messages: str = ""
     otlp_endpoint: str = ""  # URL of an OpenTelemetry collector for spans of requests; empty: none
     log_level: str = "info"  # the least severe level that is logged
     log_format: str = "text"  # or json: one object on each line
@@ -96,6 +101,7 @@ class ServerSettings:
         )
         self._require_tls_files()
         self._require_audit_topic()
+        self._require_name_of_loss()
         _require(
             self.allow_remote or self.host in LOOPBACK_HOSTS or self.is_protected,
             "server.host is a loopback address, unless the server has an access file "
@@ -130,6 +136,14 @@ class ServerSettings:
             is_topic or not self.audit_topic,
             "server.audit_topic is a namespace and a topic, such as system:audit",
             self.audit_topic,
+        )
+
+    def _require_name_of_loss(self) -> None:
+        _require(
+            not self.accept_lost_messages or _LOSS.fullmatch(self.accept_lost_messages) is not None,
+            "server.accept_lost_messages is the name of one loss, which the start without the "
+            "messages shows, such as 3f0c5b6a9d1e4c7f8a2b3c4d5e6f7081:1234",
+            self.accept_lost_messages,
         )
 
     def audit_topic_id(self) -> TopicId | None:

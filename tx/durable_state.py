@@ -33,7 +33,7 @@ from tx.file_headers import (
     superfluous,
 )
 from tx.leadership import Leadership, NotLeaderError, Tenure
-from tx.mixed_backups import RecordedFiles
+from tx.mixed_backups import OlderMessagesError, RecordedFiles
 from tx.recovery import Recovered, recover_durably
 from tx.settings import (
     PENDING_EDITS_MAX,
@@ -101,11 +101,13 @@ class DurableState:
 
     `recovery_count` counts how often it came up: a recovery may have undone earlier decisions.
     `notes` are remarks on the last recovery, for an operator. `store_id` is that of the files,
-    empty until the first recovery.
+    empty until the first recovery. `lost_messages` says that the message store lacks what the files
+    prove was committed; None where nothing is missing.
     """
 
     recovery_count = 0
     store_id = ""
+    lost_messages: str | None = None
     newest_snapshot: KnownFile  # set by the first recovery
     _listener: Listener  # set by `open`
 
@@ -318,6 +320,8 @@ class DurableState:
             async with self._making_files:
                 opened = await self._recover()
         except DamagedFilesError as error:
+            if isinstance(error, OlderMessagesError):
+                self.lost_messages = str(error)
             self.disable(str(error))
         except OSError as error:
             self._failed(f"the transaction files can't be used: {error}")

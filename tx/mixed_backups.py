@@ -46,6 +46,10 @@ class RecordedFiles:
         return self.highest_reserved > 0
 
 
+class OlderMessagesError(DamagedFilesError):
+    """The message store lacks messages that these files know as committed."""
+
+
 def require_one_age(
     directory: Path,
     state: TransactionState,
@@ -99,13 +103,13 @@ def _check_messages(
                 f"{_ADVICE}"
             )
     for outcome in commits_without_rows(state, carried, seen=recorded.seen_lsn, last=recorded.last):
-        raise DamagedFilesError(
+        raise OlderMessagesError(
             f"transaction {outcome.transaction_id} committed messages to "
             f"{', '.join(outcome.topics)} that the message store does not have: it is older "
             f"than the transaction files; {_ADVICE}"
         )
     for opened in prepared_without_rows(state, carried, seen=recorded.seen_lsn):
-        raise DamagedFilesError(
+        raise OlderMessagesError(
             f"transaction {opened.transaction_id} is prepared with messages that the message store "
             f"does not have: it is older than the transaction files; {_ADVICE}"
         )

@@ -15,6 +15,7 @@ from kernel.log_events import event
 from messaging.engines.engine import Corruption, StoreDamagedError, StoreError
 from messaging.engines.store import Store
 from messaging.log.pointer_index import IndexedRange
+from messaging.log.store_end import StoreEndFile
 from messaging.log.topics import TopicRecord
 from messaging.model.producer_rows import GapRow, ProducerRow, split_producer_key
 from messaging.model.rows import (
@@ -65,7 +66,7 @@ class LoadedProducer(NamedTuple):
 class Loaded:
     """The loaded state. A topic whose row can't be read has the reason instead of a record;
     `due_ms` has the time of the next delayed message of each topic that has one; `metadata` is None
-    in a store without any batch."""
+    in a store without any batch. `has_accepted_loss`: the store ends before `last_batch`."""
 
     topics: dict[TopicId, TopicRecord | str]
     due_ms: dict[TopicId, int]
@@ -73,20 +74,30 @@ class Loaded:
     producers: list[LoadedProducer]
     last_batch: LastBatch
     metadata: StoreMetadata | None
+    has_accepted_loss: bool = False
 
 
-def load(store: Store, *, new_store_refusal: Callable[[], str | None] = lambda: None) -> Loaded:
+def load(
+    store: Store,
+    *,
+    new_store_refusal: Callable[[], str | None] = lambda: None,
+    end_file: StoreEndFile | None = None,
+) -> Loaded:
     """The state. `new_store_refusal` returns why an empty store must not be accepted as a new one:
-    a sentence, or None.
+    a sentence, or None. `end_file`: what is recorded elsewhere of how far the store was written.
 
     Raises:
         StoreError: the engine can't read; or a row that is required for safe operation is damaged
             or of a newer version, and the sentence says which; or the store must not be empty.
+        MessagesLostError: the store was written further.
     """
     # The metadata first: its format says whether this version can read the other rows.
     metadata = _read_metadata(store)
     if metadata is None and (reason := new_store_refusal()) is not None:
         raise StoreError(reason)
+    found = continued = read_last_batch(store)
+    if end_file is not None:
+        continued = end_file.continued(found, None if metadata is None else metadata.store_id)
     topics = _load_topics(store)
     _load_holds_and_positions(store, topics)
     return Loaded(
@@ -94,8 +105,9 @@ def load(store: Store, *, new_store_refusal: Callable[[], str | None] = lambda: 
         due_ms=_next_due_ms(store, topics),
         index=load_index(store),
         producers=list(_producers(store, topics)),
-        last_batch=read_last_batch(store),
+        last_batch=continued,
         metadata=metadata,
+        has_accepted_loss=continued is not found,
     )
 
 

@@ -84,15 +84,22 @@ class OpenStore:
         if isinstance(self._open_engine, Interruptible):
             self._open_engine.interrupt()
 
-    async def close(self, reason: str) -> None:
-        """Be down from now on, for this reason; closes the store if one is open."""
+    async def close(self, reason: str, *, closed: Callable[[], None] = lambda: None) -> None:
+        """Be down from now on, for this reason; closes the store if one is open, and calls `closed`
+        then, in the same thread."""
         self.reason = reason
         store, self._store = self._store, None
         views, self._views = self._views, []
         for view in views:
             view.close(reason)
-        if store is not None:
-            await self._in_thread_write(store.close)
+        if store is None:
+            return
+
+        def close_store() -> None:
+            store.close()
+            closed()
+
+        await self._in_thread_write(close_store)
 
     async def write(self, write: Callable[[Store], None]) -> None:
         """Run a write on the writing thread. Raises: StoreError, StorageUnavailableError."""

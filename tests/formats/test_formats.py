@@ -1,5 +1,6 @@
 """docs/formats.md is what the server writes: each worked example, both ways."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from messaging.log.store_end import StoreEnd
 from tests.formats import examples
 from tests.formats.examples import PAGE, Example, plain, read_examples
 from tests.formats.message_rows import read_row
@@ -25,6 +27,7 @@ from tests.formats.transaction_files import (
     read_proof,
     read_snapshot,
 )
+from tuff.protocol.ids import Offset
 from tuff_storage.disk.backup_archive import ArchiveError, read_parts
 from tuff_storage.disk.locks import LOCK_FILE, DirectoryLock
 from tuff_storage.disk.records import pack_frame
@@ -57,6 +60,7 @@ def decode(example: Example) -> Any:
         "lock-file": read_lock,
         "frame": lambda data: {"body": (read_frame(data, 0) or (b"",))[0]},
         "file-header": lambda data: read_beginning(data)[0],
+        "messages-end": lambda data: json.loads((read_frame(data, 0) or (b"",))[0]),
         "log": read_log,
         "snapshot": read_snapshot,
         "snapshot-of-jobs": read_snapshot,
@@ -88,6 +92,7 @@ def encode(example: Example) -> Mapping[str, bytes]:
     writers: Mapping[str, Callable[[], bytes]] = {
         "proof": lambda: pack_proof(**means),
         "frame": lambda: pack_frame(means["body"].encode()),
+        "messages-end": lambda: StoreEnd(**means | {"last": Offset(*means["last"])}).to_bytes(),
         "file-header": lambda: examples.file_header(means),
         "archive": lambda: examples.archive(means),
         "metadata-entry": lambda: examples.metadata_entry(means),
@@ -97,7 +102,9 @@ def encode(example: Example) -> Mapping[str, bytes]:
     return {"bytes": data} if example.name != "proof" else {"body": data[FRAME_HEAD_SIZE:]}
 
 
-@pytest.mark.parametrize("example", named(".*-row|edit-|proof|frame|file-header|archive|metadata-"))
+@pytest.mark.parametrize(
+    "example", named(".*-row|edit-|proof|frame|file-header|archive|metadata-|messages-end")
+)
 def test_the_server_writes_the_bytes_of_the_page(example: Example) -> None:
     assert encode(example) == example.parts
 

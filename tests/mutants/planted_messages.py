@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tests.mutants.planted import Mutant
 
+_LOST = "tests/http/test_lost_message_store.py"
 _SHARE = "tests/groups/test_share_groups.py"
 _WORKER = "tests/client/test_share_consumer.py"
 _CONSUMER = "tests/client/test_consumer.py"
@@ -129,8 +130,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a full disk keeps its spare file while the store can't be opened",
         "messaging/service.py",
-        "        await self._make_room()\n        if self.committer.lack_of_last_space is not None:\n            now_ms",
-        "        if self.committer.lack_of_last_space is not None:\n            now_ms",
+        "        await self._make_room()\n        if self.committer.lack_of_last_space is not None or",
+        "        if self.committer.lack_of_last_space is not None or",
         (
             "tests/messaging/test_making_room.py::test_a_store_that_is_down_gets_the_space_that_is_kept_to_be_opened_again",
         ),
@@ -703,5 +704,29 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         (
             "tests/client/test_retries.py::test_a_lost_publish_that_the_server_does_not_know_stays_unknown",
         ),
+    ),
+    Mutant(
+        "a store that has lost its last batches is continued",
+        "messaging/log/store_end.py",
+        "found.batch_number >= self.batch_number:",
+        "found.batch_number:",
+        (
+            f"{_LOST}::test_messages_that_are_gone_after_a_clean_stop_keep_the_store_down",
+            f"{_LOST}::test_an_older_copy_of_the_messages_is_not_continued",
+        ),
+    ),
+    Mutant(
+        "an accepted loss accepts the next one too",
+        "messaging/service.py",
+        "                await self.record_end()\n",
+        "                pass\n",
+        (f"{_LOST}::test_a_loss_that_was_accepted_accepts_no_later_one[settings0]",),
+    ),
+    Mutant(
+        "messages go on though commits prove that some are lost",
+        "process/component_link.py",
+        "        if self._transactions.durable.lost_messages is not None:\n",
+        "        if False:\n",
+        (f"{_LOST}::test_committed_messages_that_are_gone_after_a_kill_keep_the_store_down",),
     ),
 )

@@ -97,6 +97,12 @@ def test_an_impossible_setting_is_named(assignment: str, named: str) -> None:
     assert named in str(refused.value)
 
 
+@pytest.mark.parametrize("value", ["true", "yes", "0", "1:2"])
+def test_a_loss_is_accepted_by_its_name_only(value: str) -> None:
+    with pytest.raises(SettingsError, match=r"server\.accept_lost_messages is"):
+        load(None, [f"server.accept_lost_messages={value}"])
+
+
 def test_a_password_in_the_address_of_the_collector_is_refused_and_not_repeated() -> None:
     with pytest.raises(SettingsError) as refused:
         load(None, ["server.otlp_endpoint=http://user:hunter2@collector:4318"])

@@ -65,11 +65,16 @@ if __name__ == "__main__" and sys.argv[1:2] == ["access"]:
 
     sys.exit(access_file.main(sys.argv[2:], new_token=partial(secrets.token_urlsafe, 32)))
 
+# The data has every message: what the server and the tools write is for its owner alone, whatever
+# the shell or the unit says.
+UMASK = 0o077
+
 _TOOLS = ("fsck", "salvage", "backup", "restore", "inspect", "doctor", "explain")
 if __name__ == "__main__" and sys.argv[1:] and sys.argv[1] in _TOOLS:
     with _server_libraries():
         from admin import commands
 
+    os.umask(UMASK)
     wall_ms = time.time_ns() // 1_000_000
     new_store_id = partial(secrets.token_hex, 16)
     sys.exit(
@@ -106,6 +111,7 @@ with _server_libraries():
     )
     from process.systemd import notify, watchdog_interval_s
     from tuff.version import __version__
+    from tuff_storage.disk.file_modes import rights_within
     from tuff_storage.disk.locks import DirectoryLockedError
 
 log = logging.getLogger("server")
@@ -317,6 +323,7 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
     }
     log.info("server starting", extra={"code": "server_starting", "fields": fields})
     _warn_of_exposed_files(settings)
+    _warn_of_exposed_data(directories)
     host = settings.server.host
     if host in LOOPBACK_HOSTS:
         return
@@ -344,6 +351,18 @@ def _warn_of_exposed_files(settings: Settings) -> None:
                 file,
                 file,
                 extra=event("file_exposed", setting=setting, file=file),
+            )
+
+
+def _warn_of_exposed_data(directories: DataDirectories) -> None:
+    for directory in (directories.messages, directories.snapshots):
+        if (rights := rights_within(directory)) is not None:
+            log.warning(
+                "every user of this machine may %s what is in %s; chmod o-rwx %s",
+                rights,
+                directory,
+                directory,
+                extra=event("data_exposed", directory=directory),
             )
 
 
@@ -379,6 +398,7 @@ def main(arguments: list[str]) -> int:
             directories = directories.sharing(Path(settings.cluster.transactions_directory))
     except (SettingsError, DirectoryNameError) as error:
         return _fail(str(error), EXIT_USAGE)
+    os.umask(UMASK)
     server = settings.server
     log_to(sys.stderr, level=server.log_level, log_format=server.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

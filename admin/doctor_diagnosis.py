@@ -184,6 +184,15 @@ def file_mode(check: str, rights: str | None) -> Diagnosis:
     return Diagnosis(check, Level.WARNING, detail, "take the rights away: chmod o-rw")
 
 
+def data_mode(directory: str, rights: str | None) -> Diagnosis:
+    """Whether every user of the machine has rights on the data in a directory."""
+    check = f"data in {directory}"
+    if rights is None:
+        return Diagnosis(check, Level.OK, "other users have no access to it")
+    detail = f"every user of this machine may {rights} it"
+    return Diagnosis(check, Level.WARNING, detail, f"take the rights away: chmod o-rwx {directory}")
+
+
 def clock(*, is_synchronised: bool | None, now_ms: int, newest_ms: int | None) -> Diagnosis:
     """Whether the clock can be trusted. `newest_ms` is the newest time in the files of a server."""
     if newest_ms is not None and now_ms < newest_ms - BEHIND_FILES_MS_MAX:

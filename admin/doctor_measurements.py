@@ -23,6 +23,7 @@ from process.disk_space import Space
 from process.protected_files import protected_files
 from process.settings import Settings, SettingsError, changed, load
 from tuff.protocol.sentences import counted
+from tuff_storage.disk.file_modes import rights_within
 from tuff_storage.leveldb import crc32c
 from tuff_storage.leveldb.engine import plyvel
 from tx.file_headers import DamagedFilesError, FileKind, known_file, list_files
@@ -77,6 +78,7 @@ def findings(
         written.append(directories.messages)
     for directory in written:
         yield from of_directory(directory, elapsed_s=elapsed_s)
+        yield doctor_diagnosis.data_mode(str(directory), rights_within(directory))
     newest_ms, unreadable = _transaction_files(directories.snapshots)
     yield doctor_diagnosis.clock(
         is_synchronised=_is_synchronised(), now_ms=now_ms, newest_ms=newest_ms

@@ -241,6 +241,8 @@ def download(
         raise FileExistsError(EEXIST, os.strerror(EEXIST), str(archive))
     part = archive.with_name(archive.name + PART_SUFFIX)
     try:
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)  # it has every message
         with part.open("w+b") as file:
             for piece in transport_of(addresses).pieces(_BACKUP, size_bytes=PIECE_BYTES):
                 file.write(piece)

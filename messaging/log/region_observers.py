@@ -212,7 +212,8 @@ class RegionObservers:
 
 def _write(directory: Path, topics: Mapping[bytes, TopicRule], state: RetentionState) -> None:
     make_directory(directory / RECORDS)
-    write_file(directory / STATE_NAME, pack_state(topics, state))
+    # The region servers may run as another user. The file has no payload.
+    write_file(directory / STATE_NAME, pack_state(topics, state), mode=0o644)
 
 
 def _regions(store: Store) -> frozenset[str]:

@@ -18,3 +18,17 @@ def rights_of_others(file: Path, unwanted: int) -> str | None:
     except OSError:
         return None
     return " and ".join(name for right, name in _NAMES if found & right) or None
+
+
+def rights_within(directory: Path) -> str | None:
+    """The rights of every user in a directory, as `rights_of_others`. None: this directory or one
+    above keeps the users out. Blocks."""
+    try:
+        absolute = directory.resolve()
+        modes = [each.stat().st_mode for each in (absolute, *absolute.parents)]
+    except OSError:
+        return None
+    if not all(mode & stat.S_IXOTH for mode in modes):
+        return None
+    # The names of the files are known, so entering the directory is enough to read them.
+    return rights_of_others(directory, READ | WRITE) or "read"

@@ -12,10 +12,13 @@ from pathlib import Path
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file atomically and durably: after a crash it has the old content or the new one."""
+def write_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
+    """Write a file atomically and durably: after a crash it has the old content or the new one.
+    `mode`: who may read it; without it, as the umask says."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     with _naming(path), temporary.open("wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

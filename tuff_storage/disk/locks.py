@@ -94,7 +94,7 @@ def kept_from_owners(directory: Path) -> Iterator[None]:
 
 def _flock(directory: Path) -> int:
     path = directory / LOCK_FILE
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _take(descriptor, directory, fcntl.LOCK_EX)
         _name_owner(descriptor)

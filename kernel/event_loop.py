@@ -178,11 +178,24 @@ class ThreadPool:
         try:
             result = function()
         except BaseException as error:  # noqa: BLE001 - the caller gets it
-            self._loop.call_soon_threadsafe(_fail, future, error)
+            self._settle(_fail, future, error)
             # The traceback of the error refers to this frame, and keeps its variables alive.
             del future
         else:
-            self._loop.call_soon_threadsafe(_succeed, future, result)
+            self._settle(_succeed, future, result)
+
+    def _settle(
+        self,
+        how: Callable[["asyncio.Future[T]", Any], None],
+        future: "asyncio.Future[T]",
+        told: Any,
+    ) -> None:
+        try:
+            self._loop.call_soon_threadsafe(how, future, told)
+        except RuntimeError:
+            # The loop is closed: a stop waits for no call of a pool that is never closed, such as
+            # one to a disk that hangs. So no caller waits for this one.
+            assert self._loop.is_closed()
 
 
 def _succeed(future: "asyncio.Future[T]", result: T) -> None:

@@ -310,6 +310,32 @@ async def test_a_call_that_is_cancelled_while_it_runs_ends_without_an_error(
     assert wrong == []
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_that_ends_after_its_loop_raises_in_no_thread(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Servers of a cluster that stopped ended with a traceback of the thread of the watchdog."""
+    may_end = threading.Event()
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+
+    def work() -> None:
+        may_end.wait(60)
+        if fails:
+            raise StorageUnavailableError("the disk that hung is gone")
+
+    async def begin() -> ThreadPool:
+        pool = ThreadPool(1, start=start)
+        pool.run(work)
+        return pool
+
+    pool = asyncio.run(begin())
+    may_end.set()
+    pool.close()
+
+    assert raised == []
+
+
 async def test_close_waits_for_all_calls() -> None:
     workers = ThreadPool(2, start=start)
     done: list[int] = []

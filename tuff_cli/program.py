@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from functools import partial, wraps
+from importlib import import_module
 from typing import NoReturn
 
 import click
@@ -14,30 +15,21 @@ from tuff.launch import LaunchError, server_command
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.ids import TopicId
 from tuff.version import __version__
-from tuff_cli.access import access
-from tuff_cli.cluster import cluster
-from tuff_cli.delayed import delayed
-from tuff_cli.disk import disk
-from tuff_cli.dlq import dlq
-from tuff_cli.doctor import doctor
-from tuff_cli.explain import explain
-from tuff_cli.fsck_and_backup import backup, fsck, restore, salvage
-from tuff_cli.groups import groups
-from tuff_cli.hbase import hbase
-from tuff_cli.holds_positions_sinks import holds, positions, sinks
 from tuff_cli.options import DEFAULT_NAMESPACE, Target, command_line, server_options
 from tuff_cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
-from tuff_cli.pub import pub
-from tuff_cli.share import share
-from tuff_cli.snapshot_log_table import log, snapshot, table
-from tuff_cli.sql import sql
-from tuff_cli.status import status
-from tuff_cli.tail import tail
-from tuff_cli.top import top
-from tuff_cli.topics import topics
-from tuff_cli.transactions import tx
 
 COMPLETION_VARIABLE = "_TUFF_COMPLETE"  # click's protocol: a shell asks for completions with it
+
+# The module of each command, which has the command under its name.
+_MODULES = {
+    **{name: name for name in ("status", "top", "doctor", "explain", "topics", "pub", "tail")},
+    **{name: name for name in ("delayed", "groups", "share", "dlq", "disk", "sql")},
+    **{name: name for name in ("hbase", "cluster", "access")},
+    "tx": "transactions",
+    **dict.fromkeys(("sinks", "holds", "positions"), "holds_positions_sinks"),
+    **dict.fromkeys(("snapshot", "log", "table"), "snapshot_log_table"),
+    **dict.fromkeys(("fsck", "salvage", "backup", "restore"), "fsck_and_backup"),
+}
 
 # By the code of the error: the command to run next. A word in capitals is a parameter of the
 # command that failed, or a member of the error; if it has no value, the help is named instead.
@@ -110,7 +102,41 @@ NO_COLOR switches colours off.
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands by name. The module of a command is imported when that command is looked up: all
+    of them take longer to load than most commands to run."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            found = getattr(import_module(f"tuff_cli.{_MODULES[name]}"), name)
+            _keep_context(found)
+            self._loaded[name] = found
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**_MODULES, **self._loaded})
+
+    def __len__(self) -> int:
+        return len({**_MODULES, **self._loaded})
+
+    def __contains__(self, name: object) -> bool:
+        return name in _MODULES or name in self._loaded
+
+
+@click.group(
+    commands=_Commands(),
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+)
 @partial(server_options, reads_environment=True)
 @click.version_option(__version__, prog_name="tuff", message="%(prog)s %(version)s")
 @click.pass_context
@@ -152,14 +178,6 @@ def completion(context: click.Context, *, shell: str) -> None:
     click.echo(found(context.find_root().command, {}, "tuff", COMPLETION_VARIABLE).source())
 
 
-for command in (
-    *(status, top, doctor, explain, topics, pub, tail, delayed, groups, share, dlq, disk, tx, sql),
-    *(sinks, holds, positions),
-    *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster, access),
-):
-    program.add_command(command)
-
-
 class CommandFailedError(Exception):
     """An error of a command, and the context in which the command ran."""
 
@@ -187,7 +205,8 @@ def _keep_context(command: click.Command) -> None:
         command.callback = run
 
 
-_keep_context(program)
+for each in (serve, completion):
+    _keep_context(each)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -262,7 +281,7 @@ def _next_command(error: TuffError, context: click.Context) -> str | None:
         # `orders:1` is the topic 1 of the namespace orders, and most likely a partition was meant.
         number = f"{DEFAULT_NAMESPACE}:{topic.namespace}:{topic.name}"
         return f"tuff topics ls; a partition is named with its namespace, as {number}"
-    elif error.code == "topic_not_found" and context.command is pub:
+    elif error.code == "topic_not_found" and context.command.name == "pub":
         template = "tuff topics create TOPIC"
     else:
         template = _NEXT.get(error.code, "")

@@ -240,14 +240,24 @@ def test_every_option_has_a_help_text() -> None:
     assert len(options) > 40
 
 
-def test_help_does_not_load_rich(tmp_path: Path) -> None:
+def modules_after(arguments: list[str]) -> set[str]:
+    """The modules that a command loads."""
     program = (
         "import sys; from tuff_cli.program import program; "
-        "program.main(['--help'], standalone_mode=False); print(*sys.modules)"
+        f"program.main({arguments}, standalone_mode=False); print(*sys.modules)"
     )
-
     said = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     ).stdout
+    return set(said.split())
 
-    assert "rich" not in {name.partition(".")[0] for name in said.split()}
+
+def test_help_does_not_load_rich() -> None:
+    assert "rich" not in {name.partition(".")[0] for name in modules_after(["--help"])}
+
+
+def test_a_command_loads_its_own_module_alone() -> None:
+    """Each command took the time in which all of them load."""
+    loaded = {name for name in modules_after(["tail", "--help"]) if name.startswith("tuff_cli.")}
+
+    assert loaded == {"tuff_cli.program", "tuff_cli.options", "tuff_cli.output", "tuff_cli.tail"}

@@ -12,7 +12,7 @@ def batch_route(operation: Operation, many: ManyHandler) -> Route:
 
     async def handler(request: Request) -> Reply:
         call = AwaitedCall()
-        begin_many(many, [request.of_call(call)])
+        begin_many(many, [request._replace(call=call)])
         return await call.done
 
     return Route(operation, handler, many)

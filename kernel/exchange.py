@@ -89,7 +89,7 @@ class Request(NamedTuple):
     of a session, which is no JSON (docs/session.md), `{}` without one; None for HTTP, and for a
     body of another media type. `members_bytes` is the size of its frame.
 
-    `call` is that of a request of a list; None for a single request.
+    `call` is that of a request that a connection has brought, and of every request of a list.
     """
 
     parameters: Mapping[str, str]
@@ -107,16 +107,12 @@ class Request(NamedTuple):
     members: object = None
     members_bytes: int = 0
     call: Call | None = None
-    caller: Caller | None = None  # the last ones: `of_caller` and `of_call` replace them
+    caller: Caller | None = None  # the last one: `of_caller` replaces it
 
     def of_caller(self, caller: Caller) -> "Request":
         """The request, as one of this principal."""
         # Each request under access control is copied; `_replace` takes three times as long.
         return tuple.__new__(Request, (*self[:-1], caller))
-
-    def of_call(self, call: Call) -> "Request":
-        """The request, as one of a list."""
-        return tuple.__new__(Request, (*self[:-2], call, self.caller))
 
     def reply(self, reply: "Reply | Exception") -> None:
         """Answer a request of a list; see the head of this module."""

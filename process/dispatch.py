@@ -186,13 +186,14 @@ class Call:
     # Their first values are of the class, since an object is made for every call.
     _watchers: tuple[Callable[[Reply | Exception], None], ...] = ()
     is_answered = False
+    is_watched = False  # the watches of the dispatcher have seen its head
     work: LightTask[Reply] | None = None  # of a handler that waits
 
     def __init__(
-        self, dispatcher: "Dispatcher", client: Client, call_id: int, callee: Callee, size: int
+        self, dispatcher: "Dispatcher", client: Client, call_id: int, callee: Callee, size: int = 0
     ) -> None:
         self._dispatcher = dispatcher
-        self._client = client
+        self.client = client
         self.id = call_id
         self.callee = callee
         self.size = size
@@ -204,7 +205,7 @@ class Call:
     def reply(self, reply: Reply | Exception) -> None:
         assert not self.is_answered, f"a second reply to a call of {self.callee.operation}: {reply}"
         self._end(reply)
-        self._client.answered(self, self._dispatcher.ended(self, reply))
+        self.client.answered(self, self._dispatcher.counted(self, reply))
 
     def fail(self, error: BaseException) -> None:
         """End the call with what its handler has raised."""
@@ -212,8 +213,7 @@ class Call:
             self.reply(error)
             return
         self._end(ConnectionResetError("the client gets no reply"))
-        self._dispatcher.leave(self)
-        self._client.fail(error)
+        self.client.fail(error)
 
     def give_up(self) -> None:
         """End the call without a reply, unless it is in a batch."""
@@ -222,14 +222,14 @@ class Call:
         work = self.work
         self._end(ConnectionResetError("the client has disconnected"))
         work.give_up()
-        self._dispatcher.leave(self)
 
     def _end(self, reply: Reply | Exception) -> None:
         self.is_answered = True
-        if self.work is not None:
-            self.work = None  # it refers to this call
+        self.work = None  # it refers to this call
         for watcher in self._watchers:
             watcher(reply)
+        if self.callee.is_admitted:
+            self._dispatcher.admission.leave()
 
 
 # Looks at the head of a call that is admitted. It may watch the reply.
@@ -253,7 +253,7 @@ class Dispatcher:
         access: AccessGuard | None = None,
         watches: Sequence[Watch] = (),
     ) -> None:
-        self._admission = admission
+        self.admission = admission
         self._metrics = metrics
         self.elapsed_s = elapsed_s
         self._access = access
@@ -266,23 +266,16 @@ class Dispatcher:
 
     # From a connection.
 
-    def admit(self, client: Client, call_id: int, callee: Callee, size: int = 0) -> Call:
-        """A new call, which counts as under way until it is answered or given up. Raises:
-        StartingError, ShuttingDownError, OverloadedError."""
-        if callee.is_admitted:
-            self._admission.enter()
-        return Call(self, client, call_id, callee, size)
+    def admit(self, call: Call) -> None:
+        """Count a new call as under way, until it is answered or given up. Raises: StartingError,
+        ShuttingDownError, OverloadedError."""
+        if call.callee.is_admitted:
+            self.admission.enter()
 
     def refuse(self, operation: str, error: TuffError) -> Reply:
         """The reply to a request that was not admitted; it is counted."""
         self._metrics.observe_request(operation, error.status, 0.0)
         return problem_reply(error)
-
-    def begin(self, call: Call, client: Client, request: Request) -> None:
-        """Let the handler answer a call whose request is whole."""
-        if self._watches:
-            self._watch(call, request)
-        self.begin_whole(call, client, request)
 
     def begin_head(self, call: Call, head: Request) -> None:
         """Look at the head of a call whose body is on its way. Raises: UnauthenticatedError,
@@ -292,10 +285,12 @@ class Dispatcher:
         if self._access is not None and declared is not None:
             self._access.require_head(declared, head)
 
-    def begin_whole(self, call: Call, client: Client, request: Request) -> None:
-        """Let the handler answer a call whose head was looked at: at the end of the turn, with
+    def begin(self, call: Call, request: Request) -> None:
+        """Let the handler answer a call whose request is whole: at the end of the turn, with
         others, or now. Before a call that is begun now come those of its client that were
         collected."""
+        if self._watches and not call.is_watched:
+            self._watch(call, request)
         callee = call.callee
         if self._access is not None and callee.declared is not None:
             try:
@@ -304,13 +299,14 @@ class Dispatcher:
                 call.reply(error)
                 return
         if callee.many is not None:
-            self._collect(callee.many, callee.operation, client, request.of_call(call))
+            self._collect(callee.many, call, request)
             return
-        if client in self._last:
+        if call.client in self._last:
             self._begin_collected()
         self._run(call, request)
 
     def _watch(self, call: Call, head: Request) -> None:
+        call.is_watched = True
         declared = call.callee.declared
         assert declared is not None, "the client was told that no route serves the request"
         for watch in self._watches:
@@ -331,7 +327,8 @@ class Dispatcher:
 
     # Batches.
 
-    def _collect(self, many: ManyHandler, operation: str, client: Client, request: Request) -> None:
+    def _collect(self, many: ManyHandler, call: Call, request: Request) -> None:
+        client, operation = call.client, call.callee.operation
         index = self._newest.get(operation, -1)
         if index < self._last.get(client, 0):
             index = self._newest[operation] = len(self._collected)
@@ -350,22 +347,15 @@ class Dispatcher:
 
     # From a call.
 
-    def ended(self, call: Call, reply: Reply | Exception) -> Reply:
-        """Count a call out that has ended with this; returns the reply for its client."""
-        self.leave(call)
+    def counted(self, call: Call, reply: Reply | Exception) -> Reply:
+        """Count what a call has ended with; returns the reply for its client."""
         operation = call.callee.operation
-        if isinstance(reply, Exception):
-            reply = self._problem(operation, reply)
+        if isinstance(reply, TuffError):
+            reply = problem_reply(reply)
+        elif isinstance(reply, Exception):
+            reply = self._bug(operation, reply)
         self._metrics.observe_request(operation, reply.status, self.elapsed_s() - call.began_s)
         return reply
-
-    def leave(self, call: Call) -> None:
-        """The call is not under way any more."""
-        if call.callee.is_admitted:
-            self._admission.leave()
-
-    def _problem(self, operation: str, error: Exception) -> Reply:
-        return problem_reply(error) if isinstance(error, TuffError) else self._bug(operation, error)
 
     def _bug(self, operation: str, error: Exception) -> Reply:
         # The reply names the log line.

@@ -42,9 +42,8 @@ from process.request_parser import (
     ParsedRequest,
     RequestParser,
     body_too_large,
-    refusal_of_head,
 )
-from process.route_tree import RoutedLine, RouteTree
+from process.route_tree import RouteTree
 from process.slow_readers import SlowReader
 from process.streamed_replies import ReplyStream, StreamHandler, StreamRoute
 from process.tls import names_of
@@ -112,9 +111,9 @@ class ReplyEncoder:
             start = self._starts[status, content_type] = _start(status, content_type)
         if int(self._elapsed_s()) != self._dated_s:
             self._date()
-        if not headers:
-            return b"%b%d\r\n%b" % (start, len(body), self._close)
-        more = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        more = ""
+        for name, value in headers:
+            more += f"{name}: {value}\r\n"
         return b"%b%d\r\n%b%b" % (start, len(body), more.encode("ascii"), self._close)
 
     def stream_head(
@@ -234,7 +233,7 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._parser.feed(data)
         state, current = self._state, self._current
-        if state in (IDLE, HEAD) and not self._is_paused:
+        if (state is IDLE or state is HEAD) and not self._is_paused:
             self._begin_next()
         elif current is not None and state is BODY:
             self._since_s = self._loop.time()
@@ -283,7 +282,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _begin_next(self) -> None:
         """Begin the next request, if its turn has come and its head is whole."""
-        if self._state not in (IDLE, HEAD) or self._is_paused:
+        if self._is_paused or not (self._state is IDLE or self._state is HEAD):
             return
         parser = self._parser
         parsed = parser.queue.popleft() if parser.queue else None
@@ -295,63 +294,52 @@ class HttpConnection(asyncio.Protocol):
         elif parser.refusal is not None:
             self._current = None
             self._refuse(parser.refusal)
-        elif parser.is_in_request and self._state is IDLE:
+        elif parser.reading is not None and self._state is IDLE:
             self._enter(HEAD)
 
     def _begin(self, parsed: ParsedRequest) -> None:
         self._current = parsed
         self._state = ANSWERING
         service, fields = self._service, parsed.fields
-        refusal = refusal_of_head(parsed)
-        if refusal is not None:
-            self._refuse(refusal)
+        dispatcher = service.dispatcher
+        if parsed.refusal is not None:
+            self._refuse(parsed.refusal)
             return
         try:
             line = service.tree.find(parsed.method, parsed.target)
         except BadRequestError as error:
             self._refuse(error)
             return
-        operation, foreign = line.callee.operation, fields.foreign
-        if line.authority is not None:
-            foreign = service.hosts.refusal(fields.by_name, authority=line.authority)
+        callee, host = line.callee, line.authority
+        of_host = service.hosts.refusal
+        foreign = fields.foreign if host is None else of_host(fields.by_name, authority=host)
         if foreign is not None:
-            self._answer(service.dispatcher.refuse(operation, foreign))
+            self.answered(None, dispatcher.refuse(callee.operation, foreign))
             return
+        if callee.stream is not None:
+            callee = callee._replace(handler=partial(self._stream, callee.stream, parsed))
+        call = Call(dispatcher, self, 0, callee)
         try:
-            callee = line.callee
-            if callee.stream is not None:
-                callee = callee._replace(handler=partial(self._stream, callee.stream, parsed))
-            call = self._call = service.dispatcher.admit(self, 0, callee)
+            dispatcher.admit(call)
         except TuffError as error:
-            self._answer(service.dispatcher.refuse(operation, error))
+            self.answered(None, dispatcher.refuse(callee.operation, error))
             return
-        self._begin_admitted(call, parsed, line)
-
-    def _begin_admitted(self, call: Call, parsed: ParsedRequest, line: RoutedLine) -> None:
-        fields = parsed.fields
-        refusal = fields.coding or line.refusal
-        if refusal is not None:
+        self._call = call
+        if (refusal := fields.coding or line.refusal) is not None:
             call.reply(refusal)
             return
         head = Request(
-            line.parameters,
-            line.query,
-            fields.content_type,
-            fields.accept,
+            line.parameters, line.query, fields.content_type, fields.accept,
             bytes(parsed.body) if parsed.is_whole else b"",
-            fields.is_forwarded,
-            fields.wants_redirect,
-            fields.authorization,
-            self._certificate,
-            self._address,
-            fields.traceparent,
-            fields.upgrade if parsed.version == "1.1" else None,
-        )
+            fields.is_forwarded, fields.wants_redirect, fields.authorization,
+            self._certificate, self._address, fields.traceparent,
+            fields.upgrade if parsed.version == "1.1" else None, None, 0, call,
+        )  # fmt: skip
         if not parsed.is_whole or parsed.error is not None:
             self._begin_body(call, parsed, head)
             return
         parsed.body = b""  # it is in the request
-        self._service.dispatcher.begin(call, self, head)
+        dispatcher.begin(call, head)
 
     def _begin_body(self, call: Call, parsed: ParsedRequest, head: Request) -> None:
         """Wait for the body of a request, unless its head is refused."""
@@ -387,7 +375,7 @@ class HttpConnection(asyncio.Protocol):
             call.reply(parsed.error)
         else:
             request, parsed.body = head._replace(body=bytes(parsed.body)), b""
-            self._service.dispatcher.begin_whole(call, self, request)
+            self._service.dispatcher.begin(call, request)
 
     async def _stream(
         self, handler: StreamHandler, parsed: ParsedRequest, request: Request
@@ -399,32 +387,13 @@ class HttpConnection(asyncio.Protocol):
 
     # Answering.
 
-    def answered(self, _call: Call, reply: Reply) -> None:
+    def answered(self, _call: Call | None, reply: Reply) -> None:
         """Send the reply to the request under way."""
         self._call = None
-        if self._state is not GONE:
-            self._answer(reply)
-
-    def fail(self, error: BaseException) -> None:
-        """Close the connection without a reply. Raises: the error, unless the connection is lost or
-        the server stops."""
-        self._call = None
-        self.abort()
-        if not isinstance(error, ConnectionError | asyncio.CancelledError):
-            raise error
-
-    def _refuse(self, refusal: TuffError) -> None:
-        """Answer what can't be read, and close the connection."""
-        reply = self._service.dispatcher.refuse(UNMATCHED, refusal)
-        if isinstance(refusal, MethodNotAllowedError):
-            reply = reply._replace(headers=(("Allow", METHODS),))
-        self._is_last = True
-        self._answer(reply)
-
-    def _answer(self, reply: Reply) -> None:
         parsed = self._current
-        if parsed is not None and not parsed.is_kept_alive:
-            self._is_last = True
+        if self._state is GONE:
+            return
+        self._is_last |= parsed is not None and not parsed.is_kept_alive
         if reply.status == SWITCHING and parsed is not None:
             self._switch(reply, parsed)
             return
@@ -444,6 +413,22 @@ class HttpConnection(asyncio.Protocol):
         else:
             parsed.is_discarded = True
             self._enter(DISCARDING)
+
+    def fail(self, error: BaseException) -> None:
+        """Close the connection without a reply. Raises: the error, unless the connection is lost or
+        the server stops."""
+        self._call = None
+        self.abort()
+        if not isinstance(error, ConnectionError | asyncio.CancelledError):
+            raise error
+
+    def _refuse(self, refusal: TuffError) -> None:
+        """Answer what can't be read, and close the connection."""
+        reply = self._service.dispatcher.refuse(UNMATCHED, refusal)
+        if isinstance(refusal, MethodNotAllowedError):
+            reply = reply._replace(headers=(("Allow", METHODS),))
+        self._is_last = True
+        self.answered(None, reply)
 
     def _write(self, reply: Reply, parsed: ParsedRequest | None) -> None:
         if self._is_last:

@@ -87,6 +87,7 @@ class ParsedRequest:
     is_whole = False  # all of the body is here
     is_discarded = False  # the rest of the body is read and dropped
     is_begun = False  # a part of the reply is sent
+    refusal: TuffError | None = None  # of the head: the connection closes
     error: TuffError | None = None  # why the body will never be whole
 
     def fail(self, error: TuffError) -> None:
@@ -108,7 +109,7 @@ class RequestParser:
         self._read_fields = read_fields
         self.queue: deque[ParsedRequest] = deque()
         self.refusal: TuffError | None = None
-        self._reading: ParsedRequest | None = None  # the request that the parser is in
+        self.reading: ParsedRequest | None = None  # a part of it was read, and its end was not
         self._is_head_whole = False
         self._fields: list[bytes] = []  # the names and values of its head so far
         self._overhead_bytes = 0  # since the first segment of a request, or the last byte of a body
@@ -116,14 +117,9 @@ class RequestParser:
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
 
     @property
-    def is_in_request(self) -> bool:
-        """Whether a part of a request was read, and its end was not."""
-        return self._reading is not None
-
-    @property
     def is_at_start(self) -> bool:
         """Whether nothing was read behind the requests that were taken out."""
-        return not (self.queue or self._reading is not None or self.refusal is not None)
+        return not (self.queue or self.reading is not None or self.refusal is not None)
 
     def stop(self) -> None:
         """Read nothing any more."""
@@ -131,7 +127,7 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Read more bytes."""
-        if self._reading is None:
+        if self.reading is None:
             self._begin = data
         else:
             self._overhead_bytes += len(data)
@@ -147,7 +143,7 @@ class RequestParser:
             except HttpParserError as error:
                 self.break_off(self._refusal_of(error))
                 break
-        if self._reading is not None:
+        if self.reading is not None:
             self._limit_head()
 
     def _limit_head(self) -> None:
@@ -162,7 +158,7 @@ class RequestParser:
     def break_off(self, refusal: TuffError) -> None:
         """Read no further, since where the next request begins is unknown. The client gets this
         refusal behind the answers to the requests before it, and the connection closes."""
-        parsed, self._reading = self._reading, None
+        parsed, self.reading = self.reading, None
         self.stop()
         if parsed is not None and self._is_head_whole:
             parsed.is_kept_alive = False
@@ -184,18 +180,18 @@ class RequestParser:
     # What llhttp calls.
 
     def on_message_begin(self) -> None:
-        self._reading, self._is_head_whole, self._overhead_bytes = ParsedRequest(), False, 0
+        self.reading, self._is_head_whole, self._overhead_bytes = ParsedRequest(), False, 0
 
     def on_url(self, part: bytes) -> None:
-        assert self._reading is not None
-        self._reading.target += part
+        assert self.reading is not None
+        self.reading.target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._is_head_whole:  # a trailer must not change what the head says
             self._fields += (name, value)
 
     def on_headers_complete(self) -> None:
-        parsed, parser = self._reading, self._parser
+        parsed, parser = self.reading, self._parser
         assert parsed is not None
         assert parser is not None
         self._is_head_whole = True
@@ -206,10 +202,12 @@ class RequestParser:
         # Without a Connection field only 1.1 is kept alive. llhttp makes a text of the version.
         if fields.says_connection or not parsed.is_kept_alive:
             parsed.version = parser.get_http_version()
+        if fields.refusal is not None or not fields.has_host or len(parsed.target) > LINE_BYTES_MAX:
+            parsed.refusal = _refusal_of_head(parsed)
         self.queue.append(parsed)
 
     def on_body(self, part: bytes) -> None:
-        parsed = self._reading
+        parsed = self.reading
         assert parsed is not None
         self._overhead_bytes = 0
         if parsed.is_discarded:
@@ -224,9 +222,9 @@ class RequestParser:
             parsed.fail(body_too_large(self._max_request_bytes))
 
     def on_message_complete(self) -> None:
-        assert self._reading is not None
-        self._reading.is_whole = True
-        self._reading = None
+        assert self.reading is not None
+        self.reading.is_whole = True
+        self.reading = None
         self._begin = b""  # what follows in the same bytes is another request
 
 
@@ -321,8 +319,7 @@ def _refusal_of_coding(content_encoding: str) -> TuffError | None:
     )
 
 
-def refusal_of_head(parsed: ParsedRequest) -> TuffError | None:
-    """Why a request is refused, and its connection closed, before a route is looked for."""
+def _refusal_of_head(parsed: ParsedRequest) -> TuffError | None:
     if parsed.fields.refusal is not None:
         return parsed.fields.refusal
     if not parsed.fields.has_host and parsed.version == "1.1":

@@ -280,8 +280,9 @@ class Session(asyncio.Protocol):
             if callee is None:
                 raise NotFoundError(f"a session has no operation {shown(number)}")
             self._require_room(callee)
-            request = _request(said, size, callee.names, self.head)
-            call = dispatcher.admit(self, call_id, callee, size)
+            call = Call(dispatcher, self, call_id, callee, size)
+            request = _request(said, call, self.head)
+            dispatcher.admit(call)
         except TuffError as error:
             name = UNMATCHED if callee is None else callee.operation
             self._reply(call_id, dispatcher.refuse(name, error))
@@ -289,7 +290,7 @@ class Session(asyncio.Protocol):
         self._under_way[call_id] = call
         self._under_way_bytes += size
         self._polls_count += callee.ends_with_connection
-        dispatcher.begin(call, self, request)
+        dispatcher.begin(call, request)
 
     def answered(self, call: Call, reply: Reply) -> None:
         """Send the reply to a call."""
@@ -403,11 +404,11 @@ class Session(asyncio.Protocol):
             self.close()
 
 
-def _request(call: list[object], size: int, names: tuple[str, ...], head: Request) -> Request:
-    """The request of a call with these elements, in a frame of this size. Raises:
-    BadRequestError."""
-    _, values, query, body, content_type, accept = call
-    parameters, pairs = path_parameters(values, names), query_pairs(query) if query else ()
+def _request(said: list[object], call: Call, head: Request) -> Request:
+    """The request of a call with these elements. Raises: BadRequestError."""
+    _, values, query, body, content_type, accept = said
+    parameters = path_parameters(values, call.callee.names)
+    pairs = query_pairs(query) if query else ()
     if accept is not None:
         accept = media_type(accept, what="the reply")
         require_reply_type(accept)
@@ -415,14 +416,15 @@ def _request(call: list[object], size: int, names: tuple[str, ...], head: Reques
         members = {} if body is None else body
         return Request(
             parameters, pairs, None, accept, b"", False, False,  # noqa: FBT003 - takes half the time
-            head.authorization, head.certificate, head.address, None, None, members, size,
+            head.authorization, head.certificate, head.address, None, None, members, call.size,
+            call,
         )  # fmt: skip
     content_type = media_type(content_type, what="the body")
     if content_type is None:
         content_type = MediaType.AVRO.value
     return Request(
         parameters, pairs, content_type, accept, body, authorization=head.authorization,
-        certificate=head.certificate, address=head.address,
+        certificate=head.certificate, address=head.address, call=call,
     )  # fmt: skip
 
 

@@ -43,8 +43,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a request that was answered stays admitted",
         "process/dispatch.py",
-        "        self.leave(call)\n",
-        "",
+        "            self._dispatcher.admission.leave()\n",
+        "            pass\n",
         (
             f"{_JOINT}::test_a_commit_that_is_refused_fails_by_itself",
             f"{_MANY}::test_a_reply_to_a_client_that_has_disconnected_is_dropped",
@@ -53,8 +53,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a request that is given up stays admitted",
         "process/dispatch.py",
-        "        work.give_up()\n        self._dispatcher.leave(self)\n",
-        "        work.give_up()\n",
+        '        self._end(ConnectionResetError("the client has disconnected"))\n',
+        "",
         (f"{_REQUESTS}::test_a_read_ends_when_its_client_disconnects",),
     ),
     Mutant(

@@ -48,9 +48,10 @@ class World:
             request.reply(Reply())
 
     def begin(self, callee: Callee, client: Client, call_id: int, name: str) -> None:
-        request = Request({}, (), None, None, name.encode())
-        call = self.dispatcher.admit(client, call_id, callee)
-        self.dispatcher.begin(call, client, request)
+        call = Call(self.dispatcher, client, call_id, callee)
+        request = Request({}, (), None, None, name.encode(), call=call)
+        self.dispatcher.admit(call)
+        self.dispatcher.begin(call, request)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, islice, repeat
 
 from messaging.model.rows import (
     HEAD,
@@ -298,12 +298,21 @@ class PointerIndex:
         """The ranges of a pointer whose transaction has not ended."""
         return list(self._ranges_of(pointer).values())
 
+    def first_ranges(self, pointers: Iterable[int], count: int) -> list[IndexedRange]:
+        """The first ranges of these pointers, up to `count`."""
+        ranges = chain.from_iterable(self._ranges_of(pointer).values() for pointer in pointers)
+        return list(islice(ranges, count))
+
     def message_ranges(self, pointer: int) -> list[IndexedRange]:
         return [entry for entry in self.ranges(pointer) if entry.kind == MESSAGE_ROWS]
 
     def has(self, entry: IndexedRange) -> bool:
         """Whether the range is here, and its transaction has not ended."""
         return entry.key in self._ranges_of(entry.pointer)
+
+    def has_ranges(self, pointer: int) -> bool:
+        """Whether the pointer has ranges, and its transaction has not ended with a commit."""
+        return pointer in self._ranges or pointer in self._packed
 
     def published_ranges(self, pointer: int) -> list[IndexedRange]:
         """The ranges of messages, also of delayed ones."""

@@ -34,8 +34,8 @@ TOPIC_SHARE = 4  # the number of busy topics that share the memory; none gets mo
 KEPT_SHARE = 0.75  # of a tail that grew too large, so that it is cut rarely
 DECIDED_COUNT_MAX = 1_000  # rows that the event loop decides about one by one; more take a thread
 FRESH_FLAGGED_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are forgotten
-# Rows that a batch changes one by one. Only the rollback of one publish that large changes so many,
-# and it would block the event loop; the next reader reads the store instead.
+# Rows that a batch changes one by one. Only a rollback by a client, or setting aside, of one large
+# publish changes so many, and it would block the event loop; the next reader reads the store.
 CHANGED_COUNT_MAX = 25_000
 ROW_OVERHEAD_BYTES = 130  # bytes; what Python takes for a row beside its payload
 FLAGGED_OVERHEAD_BYTES = 200  # bytes; what it takes in addition for a row that is not plain

@@ -561,6 +561,20 @@ def is_whole(key: bytes, value: bytes) -> bool:
     return True
 
 
+def inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:
+    """The stored value of a message row after its pointer was inverted; None unless the row has
+    this pointer. Decodes nothing else: a transaction may have a million rows.
+
+    Raises: DamagedRowError.
+    """
+    flags, body = unframe(key, value)
+    if flags & (HAS_POINTER | IS_PACKED) != HAS_POINTER:
+        return None
+    if not body.startswith(_SIGNED_POINTER.pack(pointer)):
+        return None
+    return frame(key, flags, _SIGNED_POINTER.pack(-pointer) + body[_SIGNED_POINTER.size :])
+
+
 def _flags(
     pointer: int | None, ttl_s: int | None, attributes: bytes | None, reference: object
 ) -> int:

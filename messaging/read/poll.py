@@ -52,9 +52,15 @@ from messaging.transactions_interface import TransactionView
 from messaging.write.transaction_rows import TransactionRows
 from tuff.protocol import avro, json_bodies, operations
 from tuff.protocol.attributes import TagFilter
-from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.errors import (
+    BadRequestError,
+    DamagedRecordError,
+    TransactionCommittedError,
+    TransactionNotInProgressError,
+)
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.media_types import Encoding, MediaType
+from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
 
@@ -202,7 +208,7 @@ class Polls:
             self._store.require_up()
             # The snapshot first and the rows second: a row that became durable in between is newer
             # than the snapshot and blocks the reader, which otherwise would pass over it.
-            snapshot = await snapshot_for(self._state.transactions, poll)
+            snapshot = await self._snapshot(poll)
             query = self._query(topic, named, generation, poll, after, snapshot)
             if query.live_from < live_from:
                 # Messages that had expired are live again, by a longer time to live or a clock that
@@ -240,6 +246,23 @@ class Polls:
                 alarm_s = min(deadline_s, loop.time() + left_s)
             await self._wait(waiter, alarm_s, result)
 
+    async def _snapshot(self, poll: Poll) -> Transaction | None:
+        snapshot = poll.transaction
+        if snapshot is None:
+            return await snapshot_for(self._state.transactions, poll)
+        own = {snapshot.transaction_id, snapshot.write_pointer, *snapshot.checkpoint_write_pointers}
+        if not any(map(self._state.index.has_ranges, own)):
+            return snapshot
+        try:
+            await self._state.transactions.snapshot_of(snapshot.transaction_id)
+        except TransactionCommittedError:
+            return snapshot
+        except TransactionNotInProgressError:
+            # Its rows are rolled back in steps: this reader sees none of them from now on, so that
+            # it never sees a part.
+            return replace(snapshot, invalids=PointerList((*snapshot.invalids, *own)))
+        return snapshot
+
     def _query(
         self,
         topic: Topic,
@@ -259,6 +282,10 @@ class Polls:
         result = self._state.tail_cache.read(query) if may_be_cached else None
         if result is None:
             result = await self._read_store(topic, query)
+            if poll.transaction is not None and query.snapshot is poll.transaction:
+                again = await self._snapshot(poll)
+                if again is not query.snapshot:
+                    return _nothing_read(query)
         if waiter.is_set():
             await require_in_progress(self._state.transactions, poll)
         return result
@@ -268,7 +295,7 @@ class Polls:
         if self._archive is not None and _is_overtaken(topic, query):
             # Retention may have removed messages of the range while it was read. The archive has
             # them now, or the reader is told that it missed them: it begins again.
-            return ReadResult(next_id=query.after, messages=Messages(), finished=False)
+            return _nothing_read(query)
         self._state.tail_cache.add_read(query, result)
         return result
 
@@ -354,6 +381,11 @@ class Polls:
             expired=is_expired,
             prepared=prepared,
         )
+
+
+def _nothing_read(query: Query) -> ReadResult:
+    """The result of a read that has to begin again."""
+    return ReadResult(next_id=query.after, messages=Messages(), finished=False)
 
 
 def _starts_in_archive(poll: Poll, query: Query) -> bool:

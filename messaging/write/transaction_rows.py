@@ -2,8 +2,10 @@
 another way, its rows are rolled back. Both wake the readers that waited for the end (design §6).
 
 Index rows are deleted with the next batch. A rollback inverts all message rows in the pointer
-index, and deletes the undecided rows of delayed messages. A rollback that fails stays queued and is
-retried until it succeeds.
+index, and deletes the undecided rows of delayed messages. It goes in steps (decision 0065): readers
+see no part of it, since the transaction has durably ended before, and reads in its own snapshot
+pass over its rows from the first step on. A rollback that fails stays queued and is retried until
+it succeeds.
 
 A commit lets its delayed messages wait for their due times (decision 0043, section 5): a batch
 replaces their undecided rows by delayed rows, and deletes the index row. A crash before that batch
@@ -28,7 +30,6 @@ from messaging.engines.store import Store
 from messaging.log.pointer_index import (
     ASIDE_ROWS,
     DELAYED_ROWS,
-    PUBLISHED_KINDS,
     IndexedRange,
 )
 from messaging.log.region_observers import RegionObservers
@@ -43,15 +44,14 @@ from messaging.model.rows import (
 )
 from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write
 from messaging.write.publish import Publisher
-from messaging.write.write_batch import WriteBatch
+from messaging.write.write_batch import RollbackStep, WriteBatch
 from tuff.protocol.errors import OwnershipMovingError, TuffError, UnavailableError
 from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.transaction import POINTERS_PER_MS
 
 log = logging.getLogger(__name__)
 
-# Rows inverted by one batch, unless one publish has more; publishes behind it wait some tens of ms.
-ROLLBACK_ROWS_MAX = 10_000
+ROLLBACK_RANGES_MAX = 1_000  # of a step; each has a row at least, so more are too many for a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,17 +252,21 @@ class TransactionRows:
                     waiter.set()
 
     async def _roll_back(self, pointers: Sequence[int]) -> None:
-        index = self._state.index
-        # Again, if a batch was lost meanwhile that had set rows aside: they are in their place.
-        while entries := [entry for pointer in pointers for entry in index.ranges(pointer)]:
-            await self._roll_back_ranges(entries)
+        """Roll back the rows in steps, between which other writes have their turn."""
+        index, reached = self._state.index, None
+        while entries := index.first_ranges(pointers, ROLLBACK_RANGES_MAX):
+            step = RollbackStep(entries, reached)
+            await self._submit(partial(self._roll_back_step, step))
+            reached = step.reached
+            for topic in {entry.topic for entry in step.ended}:
+                found = self._state.topics.maybe_find(topic)
+                if found is not None:
+                    found.wake()
         self._to_roll_back.difference_update(pointers)
 
-    async def _roll_back_ranges(self, entries: Sequence[IndexedRange]) -> None:
-        batches = list(_batches(entries)) or [[]]
-        for ranges in batches[:-1]:
-            await self._submit(partial(self._invert, ranges))
-        await self._submit(partial(self._invert_last, batches[-1], entries))
+    def _roll_back_step(self, step: RollbackStep, batch: WriteBatch) -> None:
+        self._require_own_topics(step.entries)
+        batch.rollbacks.append(step)
 
     def _set_aside(self, pointer: int, topic: TopicId, batch: WriteBatch) -> bool:
         """Whether there was something to set aside."""
@@ -375,29 +379,11 @@ class TransactionRows:
     async def _submit(self, build: "partial[None]") -> None:
         await self._committer.submit(Write(build, internal=True))
 
-    def _invert(self, ranges: Sequence[IndexedRange], batch: WriteBatch) -> None:
-        self._require_own_topics(ranges)
-        for entry in ranges:
-            if entry.kind == DELAYED_ROWS:
-                batch.drop_undecided(entry.prefix, entry.first, entry.last)
-            else:
-                batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
-        self._touch(ranges, batch)
-
     def _touch(self, ranges: Sequence[IndexedRange], batch: WriteBatch) -> None:
         for entry in ranges:
             topic = self._state.topics.maybe_find(entry.topic)
             if topic is not None:
                 batch.touch(topic)
-
-    def _invert_last(
-        self, ranges: Sequence[IndexedRange], entries: Sequence[IndexedRange], batch: WriteBatch
-    ) -> None:
-        self._require_own_topics(entries)
-        self._invert(ranges, batch)
-        for entry in entries:
-            batch.delete(entry.key)
-        batch.rolled_back += entries
 
     def _require_own_topics(self, entries: Iterable[IndexedRange]) -> None:
         # A topic may be given to another server since its ranges were listed. Nothing of it may be
@@ -406,24 +392,6 @@ class TransactionRows:
         for each in entries:
             if self._state.topics.is_foreign(each.topic):
                 raise ownership_moving(each.topic)
-
-
-def _batches(entries: Iterable[IndexedRange]) -> Iterator[list[IndexedRange]]:
-    """The ranges of message rows and undecided rows for each batch. Rows of one publish change
-    together: a reader in the snapshot of an ended transaction may still see them, and must not see
-    a part."""
-    gathered: list[IndexedRange] = []
-    count = 0
-    for entry in entries:
-        if entry.kind not in PUBLISHED_KINDS:
-            continue
-        if gathered and count + entry.count > ROLLBACK_ROWS_MAX:
-            yield gathered
-            gathered, count = [], 0
-        gathered.append(entry)
-        count += entry.count
-    if gathered:
-        yield gathered
 
 
 def _undecided(store: Store, *, entry: IndexedRange) -> _Undecided:

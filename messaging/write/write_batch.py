@@ -16,17 +16,24 @@ from typing import NamedTuple
 
 from messaging.engines.store import Store
 from messaging.log.loading import LoadedTopics
-from messaging.log.pointer_index import IndexedRange, PointerIndex
+from messaging.log.pointer_index import (
+    DELAYED_ROWS,
+    PUBLISHED_KINDS,
+    IndexedRange,
+    PointerIndex,
+)
 from messaging.log.sequencer import Sequencer
 from messaging.log.store_state import StoreState
 from messaging.log.topics import Topic, TopicRecord
 from messaging.model.packed_rows import Columns, NewRows, joined_neighbours
 from messaging.model.rows import (
+    HEAD,
     DamagedRowError,
     LastBatch,
-    MessageRow,
     StoreMetadata,
+    frame,
     inline_values,
+    inverted,
     message_key,
     message_keys,
     offset_after,
@@ -38,6 +45,9 @@ from messaging.write.producers import ChangedProducers
 from tuff.protocol.ids import Offset, TopicId
 
 RUN_BYTES_MAX = 64 << 10  # bytes of payloads; the tail cache keeps or drops a run as a whole
+# What one batch rolls back of ended transactions; the publishes behind it wait some ms.
+ROLLBACK_ROWS_MAX = 4_000
+ROLLBACK_BYTES_MAX = 2 << 20  # of the rows that are written again
 
 
 class Inversion(NamedTuple):
@@ -48,6 +58,21 @@ class Inversion(NamedTuple):
     start: bytes
     stop: bytes
     aside: IndexedRange | None
+
+
+@dataclass(slots=True)
+class RollbackStep:
+    """Ranges of ended transactions to roll back, as many of their rows as the batch has room for.
+    `reached`: the key of a range, and the offset up to which its rows are done.
+
+    The thread that writes the batch adds the ranges to `ended` of which all rows are done, and
+    their index rows deleted, and sets `reached` for the next step. Both hold once the batch is
+    durable.
+    """
+
+    entries: Sequence[IndexedRange]
+    reached: tuple[bytes, Offset] | None
+    ended: list[IndexedRange] = field(default_factory=list)
 
 
 class Renewal(NamedTuple):
@@ -91,13 +116,13 @@ class WriteBatch:
     inversions: list[Inversion] = field(default_factory=list)
     renewals: list[Renewal] = field(default_factory=list)
     dropped: list[tuple[bytes, bytes]] = field(default_factory=list)  # ranges of undecided rows
+    rollbacks: list[RollbackStep] = field(default_factory=list)
     is_forced: bool = False  # written even if it contains only the last-batch row
 
     # The pointer index: `indexed` and `unindexed` are in memory already.
     indexed: list[bytes] = field(default_factory=list)  # keys of index rows
     unindexed: list[IndexedRange] = field(default_factory=list)
     moved: list[IndexedRange] = field(default_factory=list)  # ranges whose rows this batch moves
-    rolled_back: list[IndexedRange] = field(default_factory=list)
     ended: Sequence[int] = ()  # committed pointers whose index rows are deleted
 
     # By topic, the decided record before this batch, and the one that it writes.
@@ -129,6 +154,7 @@ class WriteBatch:
             or self.inversions
             or self.renewals
             or self.dropped
+            or self.rollbacks
             or self.is_forced
         )
 
@@ -231,9 +257,9 @@ class WriteBatch:
 @dataclass(slots=True)
 class WrittenRows:
     """What the thread that wrote a batch has read in the store: rows that it wrote inverted or once
-    more, by their keys, and the ranges of rows that it set aside."""
+    more, or deleted with a rollback, by their keys, and the ranges of rows that it set aside."""
 
-    rows: dict[bytes, bytes] = field(default_factory=dict)
+    rows: dict[bytes, bytes | None] = field(default_factory=dict)
     asides: list[IndexedRange] = field(default_factory=list)
 
 
@@ -246,6 +272,8 @@ def write_batch(batch: WriteBatch, written: WrittenRows, store: Store) -> None:
     """
     for inversion in batch.inversions:
         _invert(batch, store, inversion, written)
+    for step in batch.rollbacks:
+        _roll_back(batch, store, step, written)
     for renewal in batch.renewals:
         _renew(batch, store, renewal, written)
     records = [*batch.puts.items(), *written.rows.items(), *batch.delayed]
@@ -265,16 +293,45 @@ def _invert(batch: WriteBatch, store: Store, inversion: Inversion, written: Writ
     for key, value in store.scan(inversion.start, inversion.stop):
         # A row that this batch deletes stays deleted, and one that it has inverted counts once.
         is_decided = key in batch.puts or key in written.rows
-        inverted = None if is_decided else _inverted(key, value, inversion.pointer)
-        if inverted is not None:
-            written.rows[key] = inverted
+        new_value = None if is_decided else _inverted(key, value, inversion.pointer)
+        if new_value is not None:
+            written.rows[key] = new_value
             offset = offset_in(key)
             first = runs.pop()[0] if is_in_run else offset
             runs.append((first, offset))
-        is_in_run = inverted is not None
+        is_in_run = new_value is not None
     if inversion.aside is not None:
         for first, last in runs:
             written.asides.append(replace(inversion.aside, first=first, last=last))
+
+
+def _roll_back(batch: WriteBatch, store: Store, step: RollbackStep, written: WrittenRows) -> None:
+    """Roll back the first rows of a step. All steps of a batch have equal parts, so that a large
+    publish holds up no small one."""
+    rows_left = max(1, ROLLBACK_ROWS_MAX // len(batch.rollbacks))
+    bytes_left = ROLLBACK_BYTES_MAX // len(batch.rollbacks)
+    before, step.reached = step.reached, None
+    for entry in step.entries:
+        key_at = undecided_key if entry.kind == DELAYED_ROWS else message_key
+        first = entry.first
+        if before is not None and before[0] == entry.key:
+            first = offset_after(before[1])
+        start, stop = key_at(entry.prefix, first), key_at(entry.prefix, offset_after(entry.last))
+        for key, value in store.scan(start, stop) if entry.kind in PUBLISHED_KINDS else ():
+            if rows_left <= 0 or bytes_left < 0:
+                return
+            step.reached = entry.key, offset_in(key)
+            rows_left -= 1
+            if entry.kind == DELAYED_ROWS:
+                written.rows[key] = None
+            elif key not in batch.puts and key not in written.rows:
+                new_value = _inverted(key, value, entry.pointer)
+                if new_value is not None:
+                    written.rows[key] = new_value
+                    bytes_left -= len(new_value)
+        step.reached = None
+        step.ended.append(entry)
+        written.rows[entry.key] = None
 
 
 def _renew(batch: WriteBatch, store: Store, renewal: Renewal, written: WrittenRows) -> None:
@@ -282,25 +339,20 @@ def _renew(batch: WriteBatch, store: Store, renewal: Renewal, written: WrittenRo
     for key, stored in store.scan(renewal.start, renewal.stop):
         # This batch may have inverted it, or delete it.
         value = written.rows.get(key) or batch.puts.get(key, stored)
-        row = None if value is None else _row_of(key, value, -renewal.pointer)
-        if row is not None:
+        # Checked under its old key, and framed under its new one.
+        again = None if value is None else _inverted(key, value, -renewal.pointer)
+        if again is not None:
             new_key = message_key(renewal.prefix, offset)
-            written.rows[new_key] = replace(row, tx_pointer=renewal.pointer).to_bytes(new_key)
+            written.rows[new_key] = frame(new_key, again[0], again[HEAD.size :])
             offset = offset_after(offset)
 
 
 def _inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:
-    row = _row_of(key, value, pointer)
-    return None if row is None else replace(row, tx_pointer=-pointer).to_bytes(key)
-
-
-def _row_of(key: bytes, value: bytes, pointer: int) -> MessageRow | None:
-    """The row, if it has this pointer."""
+    """The value of a row with this pointer, inverted; None if it has another one."""
     try:
-        row = MessageRow.from_bytes(key, value)
+        return inverted(key, value, pointer)
     except DamagedRowError:
         return None  # never shown to a reader, and reported where it is read
-    return row if row.tx_pointer == pointer else None
 
 
 def apply_durable(batch: WriteBatch, written: WrittenRows, state: StoreState) -> None:
@@ -344,8 +396,8 @@ def _apply_to_index(batch: WriteBatch, written: WrittenRows, index: PointerIndex
         index.add(entry)
     for entry in batch.moved:
         index.discard(entry)
-    if batch.rolled_back:
-        index.rolled_back(batch.rolled_back)
+    for step in batch.rollbacks:
+        index.rolled_back(step.ended)
     if batch.ended:
         index.forget_ended(batch.ended)
 

@@ -1,5 +1,8 @@
 """What the end of a transaction does to its rows and index rows (design §5, §6)."""
 
+import asyncio
+
+from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, COMMITTED, NOON_MS, World, polled, publish, request
 
@@ -98,3 +101,68 @@ async def test_a_transaction_holds_readers_from_its_first_publish_on(
 
     assert service.rows.published_by(NOON_MS + 4) == []
     assert service.rows.published_by(NOON_MS + 5) == [7]
+
+
+async def test_a_rollback_goes_in_steps_between_which_other_writes_have_their_turn(
+    world: World, service: MessagingService
+) -> None:
+    """100,000 rows in one batch held up the publishes of all others for 1.5 s."""
+    world.transactions.start(7)
+    await publish(service, *[b"x"] * 15_000, pointer=7)
+    batches = service.state.last_batch.batch_number
+
+    rollback = asyncio.ensure_future(service.rows.roll_back([7]))
+    await publish(service, b"of others")
+
+    assert not rollback.done()
+    await rollback
+    assert service.state.last_batch.batch_number - batches >= 4
+    assert not service.rows.is_carried(7)
+
+
+async def test_a_small_rollback_does_not_wait_for_a_large_one(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    world.transactions.start(8)
+    await publish(service, *[b"x"] * 15_000, pointer=7)
+    await publish(service, b"y", pointer=8)
+
+    large = asyncio.ensure_future(service.rows.roll_back([7]))
+    await service.rows.roll_back([8])
+
+    assert not large.done()
+    await large
+
+
+async def test_large_messages_are_rolled_back_in_steps_of_bytes(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    for _ in range(8):
+        await publish(service, b"x" * 700_000, pointer=7)
+    batches = service.state.last_batch.batch_number
+
+    await service.rows.roll_back([7])
+
+    assert service.state.last_batch.batch_number - batches >= 2
+    assert not service.rows.is_carried(7)
+
+
+async def test_a_reader_in_the_snapshot_of_an_ended_transaction_sees_no_part_of_a_publish(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+    own = Poll(transaction=await world.transactions.snapshot_of(pointer))
+    await publish(service, *[b"x"] * 9_500, pointer=pointer)
+    assert len(await polled(service, own)) == 9_500
+
+    rollback = asyncio.ensure_future(service.rows.roll_back([pointer]))
+    world.transactions.end(pointer, world.transactions.invalid)
+    counts = []
+    while not rollback.done():
+        counts.append(len(await polled(service, own)))
+        await asyncio.sleep(0)
+
+    assert {*counts, len(await polled(service, own))} == {0}
+    await rollback

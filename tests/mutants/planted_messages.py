@@ -187,6 +187,24 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ("tests/tx/test_outcomes.py::test_no_outcome_is_forgotten_by_a_doubtful_clock",),
     ),
     Mutant(
+        "a rollback is one batch, however many rows it has",
+        "messaging/write/write_batch.py",
+        "            if rows_left <= 0 or bytes_left < 0:\n",
+        "            if False:\n",
+        (
+            "tests/messaging/test_transaction_ends.py::test_a_rollback_goes_in_steps_between_which_other_writes_have_their_turn",
+        ),
+    ),
+    Mutant(
+        "a read in the snapshot of an ended transaction sees a part of a publish",
+        "messaging/read/poll.py",
+        "invalids=PointerList((*snapshot.invalids, *own))",
+        "invalids=snapshot.invalids",
+        (
+            "tests/messaging/test_transaction_ends.py::test_a_reader_in_the_snapshot_of_an_ended_transaction_sees_no_part_of_a_publish",
+        ),
+    ),
+    Mutant(
         "a publish gets the rows of another topic's run",
         "messaging/write/write_batch.py",
         "if run is None or run.prefix != prefix or run.last != before:",

@@ -16,6 +16,7 @@ import messaging.model.packed_rows
 import messaging.retention.cleaner
 import messaging.write.group_commit
 import messaging.write.transaction_rows
+import messaging.write.write_batch
 import tx.manager
 import tx.outcomes
 import tx.pointer_reservation
@@ -37,7 +38,8 @@ SMALL: Limits = (
     (tx.manager, "LOGGED_COUNT_MAX", 10),
     (tx.snapshot_view, "ONE_BY_ONE_COUNT_MAX", 1),
     (messaging.write.group_commit, "BATCH_COUNT_MAX", 3),
-    (messaging.write.transaction_rows, "ROLLBACK_ROWS_MAX", 2),
+    (messaging.write.transaction_rows, "ROLLBACK_RANGES_MAX", 2),
+    (messaging.write.write_batch, "ROLLBACK_ROWS_MAX", 2),
     (messaging.write.group_commit, "ENDED_PER_BATCH_MAX", 2),
     (messaging.log.pointer_index, "ENDED_COUNT_MAX", 2),
     (messaging.model.packed_rows, "PACKED_COUNT_MAX", 2),

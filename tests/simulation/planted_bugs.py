@@ -119,9 +119,9 @@ BUGS = (
         "rollback-marks-rows-of-other-transactions",
         (
             Change(
-                "messaging/write/write_batch.py",
-                "return row if row.tx_pointer == pointer else None",
-                "return None if row.tx_pointer is None else row",
+                "messaging/model/rows.py",
+                "    if not body.startswith(_SIGNED_POINTER.pack(pointer)):\n        return None\n",
+                "",
             ),
             Change(
                 "messaging/write/publish.py",
@@ -564,25 +564,11 @@ BUGS = (
         "_verdict(query, offset, row) is Verdict.BLOCK",
         "False",
     ),
-    PlantedBug(
+    planted(
         "publish-marked-rolled-back-in-parts",
-        (
-            Change(
-                "messaging/write/transaction_rows.py",
-                "        batches = list(_batches(entries)) or [[]]\n",
-                """        from dataclasses import replace
-        from messaging.model.rows import offset_after
-        parts = []
-        for entry in entries:
-            first = entry.first
-            while entry.kind == MESSAGE_ROWS and first <= entry.last:
-                last = min(entry.last, offset_after(first, ROLLBACK_ROWS_MAX - 1))
-                parts.append(replace(entry, first=first, last=last))
-                first = offset_after(last)
-        batches = list(_batches(parts)) or [[]]
-""",
-            ),
-        ),
+        "messaging/read/poll.py",
+        "            return replace(snapshot, invalids=PointerList((*snapshot.invalids, *own)))\n",
+        "            return snapshot\n",
         "publish-marked-in-two-batches",
     ),
 )
@@ -623,7 +609,7 @@ RARE_BUGS = (
     planted(
         "what-was-rolled-back-returns",
         "messaging/write/write_batch.py",
-        "        is_in_run = inverted is not None\n",
+        "        is_in_run = new_value is not None\n",
         "        if not runs:\n"
         "            runs.append((offset_in(key), offset_in(key)))\n"
         "        is_in_run = True\n",

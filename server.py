@@ -15,10 +15,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,22 @@ def _server_libraries() -> Iterator[None]:
         )
         sys.exit(1)
 
+
+def _empty_argument(arguments: Sequence[str]) -> str | None:
+    """A sentence about an argument without a value. Python takes an empty path for the working
+    directory, so a variable that is not set would name that."""
+    for before, argument in pairwise(("", *arguments)):
+        if not argument.strip():
+            of = f" behind {before}" if before else ""
+            return f"there is an empty argument{of}; is a variable not set?"
+        if argument.startswith("--") and argument.endswith("=") and before != "--set":
+            return f"{argument.rstrip('=')} has no value; is a variable not set?"
+    return None
+
+
+if __name__ == "__main__" and (found := _empty_argument(sys.argv[1:])) is not None:
+    print(f"tuff: {found}", file=sys.stderr)
+    sys.exit(2)
 
 # Offline tools: they need few of the modules below, and start without waiting for the others.
 if __name__ == "__main__" and sys.argv[1:2] == ["hbase"]:

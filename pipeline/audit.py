@@ -30,6 +30,7 @@ from pipeline.job import (
 from tuff.blocking.client import Client
 from tuff.dead_letters import dead_letter_topic_of
 from tuff.protocol.ids import TopicId
+from tuff_cli.options import PathType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -170,7 +171,7 @@ def _member_option(name: str, what: str) -> Callable[[Function], Function]:
 @click.option(
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathType(file_okay=False, path_type=Path),
     help="Directory for counts/ and edges/, as Parquet files of each hour.",
 )
 @_member_option("kind", "the kind of event")

@@ -13,6 +13,7 @@ from pipeline.job import Settings
 from tuff.errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
 from tuff.tls import TlsFiles
+from tuff_cli.options import PathType
 from tuff_cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 
 EXIT_CODES = """\b
@@ -25,7 +26,7 @@ Exit codes:
 """
 
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FILE = PathType(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)

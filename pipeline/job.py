@@ -24,7 +24,7 @@ from tuff.protocol.errors import SinkNotFoundError, TopicExistsError
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX, TopicId
 from tuff.protocol.sentences import counted
 from tuff.tls import TlsFiles
-from tuff_cli.options import topic_of
+from tuff_cli.options import PathType, topic_of
 from tuff_cli.output import print_json
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ topic_argument = click.argument("topic", type=topic_of)
 root_option = click.option(
     "--root",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathType(file_okay=False, path_type=Path),
     help="The archive's directory, which the driver and all executors can access.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -23,7 +23,7 @@ from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.sentences import counted
 from tuff.replies import Offsets
-from tuff_cli.options import topic_of
+from tuff_cli.options import PathType, topic_of
 from tuff_cli.output import Table, print_json, print_table, seconds
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def prometheus(lags: Sequence[Lag]) -> str:
     "--checkpoint",
     "checkpoints",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathType(exists=True, file_okay=False, path_type=Path),
     help="Checkpoint directory of a query; may be repeated.",
 )
 @click.option(

@@ -316,6 +316,11 @@ def _assignment(text: str) -> tuple[str, str, object]:
     section, dot, key = name.strip().partition(".")
     if not equals or not dot:
         raise SettingsError(f"--set takes section.key=value, not {text!r}")
+    if not value.strip():
+        raise SettingsError(
+            f"{name.strip()} has no value; is a variable not set? An empty one is "
+            f"--set '{name.strip()}=\"\"'"
+        )
     return section, key, _value(value.strip())
 
 
@@ -331,12 +336,15 @@ def _section(name: str, given: Mapping[str, object]) -> Any:
     kind = SECTIONS[name]
     hints = get_type_hints(kind)
     by_key = {key_of(entry): entry.name for entry in fields(kind)}
+    defaults = {entry.name: entry.default for entry in fields(kind)}
     arguments: dict[str, Any] = {}
     for key, value in given.items():
         if key not in by_key:
             raise SettingsError(
                 f"there is no setting {name}.{key}; {name} has {', '.join(sorted(by_key))}"
             )
+        if value == "" != defaults[by_key[key]]:
+            raise SettingsError(f"{name}.{key} is empty, and has to have a value")
         arguments[by_key[key]] = _typed(value, hints[by_key[key]], f"{name}.{key}")
     return kind(**arguments)
 

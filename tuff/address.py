@@ -67,6 +67,8 @@ class Address:
                 f"timeouts are seconds above 0, up to {TIMEOUT_S_MAX:,.0f}, and not "
                 f"{self.timeout_s} and {self.connect_timeout_s}"
             )
+        if self.token == "":
+            raise ValueError("the token is empty; give None to send none")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
             # The value is not shown, since errors end up in logs.
             raise ValueError("a token is printable ASCII, as it travels in a header")

@@ -9,10 +9,10 @@ import click
 
 from tuff.launch import Row, ServerCommandError, server_rows
 from tuff_cli.fsck_and_backup import refusal
-from tuff_cli.options import DEFAULT_NAMESPACE, output_options, topic_of
+from tuff_cli.options import DEFAULT_NAMESPACE, PathType, output_options, topic_of
 from tuff_cli.output import Table, notice, print_json, print_table
 
-_FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+_FILE = click.argument("file", type=PathType(exists=True, dir_okay=False, path_type=Path))
 
 _RIGHT = click.argument(
     "right", type=click.Choice(["create", "publish", "read", "transact", "administer"])

@@ -19,7 +19,7 @@ from tuff.replies import Health, HealthStatus
 from tuff.tls import TlsFiles
 from tuff.version import __version__
 from tuff_cli.metrics import Sample, samples_in, value_of
-from tuff_cli.options import Target, output_options, pass_target, server_options
+from tuff_cli.options import PathType, Target, output_options, pass_target, server_options
 from tuff_cli.output import EXIT_REFUSED, Result, Table, print_result
 from tuff_storage.disk.file_modes import READ, WRITE, rights_of_others
 
@@ -44,9 +44,9 @@ class Finding:
 
 
 @click.command()
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+@click.option("--data", type=PathType(file_okay=False, path_type=Path), metavar="DIR",
               help="Check this data directory, and this machine.")  # fmt: skip
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@click.option("--config", type=PathType(dir_okay=False, path_type=Path), metavar="FILE",
               help="Check the settings in FILE, and this machine.")  # fmt: skip
 @click.option("--set", "assignments", multiple=True, metavar="section.key=value",
               help="A setting, as of `tuff serve`; may be repeated.")  # fmt: skip

@@ -19,6 +19,7 @@ from tuff.replies import Explanation
 from tuff_cli.fsck_and_backup import SNAPSHOTS
 from tuff_cli.options import (
     TRANSACTION,
+    PathType,
     Target,
     output_options,
     pass_target,
@@ -32,13 +33,13 @@ _READER_POINTER = 0  # of a reader outside of a transaction; no row has it
 
 _SNAPSHOT = click.option(
     "--snapshot",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=PathType(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The reader reads in FILE: a transaction as JSON, or a snapshot file of the server.",
 )
 _DATA = click.option(
     "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathType(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
     help="Ask no server: read the data directory of a stopped one.",
 )

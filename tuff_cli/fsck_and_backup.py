@@ -22,7 +22,7 @@ from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
 from tuff.protocol.operations import TAKE_BACKUP
 from tuff.protocol.sentences import counted
 from tuff.wire import Request
-from tuff_cli.options import Target, output_options, pass_target, server_options
+from tuff_cli.options import PathType, Target, output_options, pass_target, server_options
 from tuff_cli.output import Table, notice, print_json, print_table
 from tuff_storage.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
 from tuff_storage.disk.files import sync_directory
@@ -38,7 +38,7 @@ CONNECT_S_MAX = 5.0
 
 _BACKUP: Call[None] = Call(Request(operation=TAKE_BACKUP), lambda _: None)
 
-_DATA = click.Path(exists=True, file_okay=False, path_type=Path)
+_DATA = PathType(exists=True, file_okay=False, path_type=Path)
 SNAPSHOTS = click.option(
     "--snapshots",
     type=_DATA,
@@ -71,7 +71,7 @@ def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_
 
 @click.command()
 @click.argument("directory", type=_DATA)
-@click.argument("new", type=click.Path(path_type=Path))
+@click.argument("new", type=PathType(path_type=Path))
 @SNAPSHOTS
 @_WITHOUT_MESSAGES
 @output_options
@@ -87,7 +87,7 @@ def salvage(
 
 
 @click.command()
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[DIRECTORY] TARGET")
+@click.argument("paths", nargs=-1, type=PathType(path_type=Path), metavar="[DIRECTORY] TARGET")
 @SNAPSHOTS
 @_WITHOUT_MESSAGES
 @server_options
@@ -120,8 +120,8 @@ def backup(
 
 
 @click.command()
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("source", type=PathType(exists=True, path_type=Path))
+@click.argument("directory", type=PathType(path_type=Path))
 @_WITHOUT_MESSAGES
 @output_options
 def restore(*, source: Path, directory: Path, without_messages: bool, as_json: bool) -> None:

@@ -12,7 +12,7 @@ import click
 
 from tuff.launch import ServerCommandError, server_rows
 from tuff_cli.fsck_and_backup import refusal, run_server
-from tuff_cli.options import SECONDS, output_options
+from tuff_cli.options import SECONDS, PathType, output_options
 from tuff_cli.output import notice, print_json
 
 _TABLES = click.argument(
@@ -34,7 +34,7 @@ def _settings_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @click.option(
         "--config",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=PathType(exists=True, dir_okay=False, path_type=Path),
         help="The server's settings file; conf/distributed.toml is an example.",
     )
     @click.option(

@@ -107,7 +107,16 @@ def _note_typed(context: click.Context, parameter: click.Parameter, shown: str) 
         context.ensure_object(Target).typed[parameter.opts[0]] = shown
 
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+class PathType(click.Path):
+    """A path, which is not empty: Python takes an empty one for the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty; is a variable not set?", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_FILE = PathType(exists=True, dir_okay=False, path_type=Path)
 # Name, what sets it in the target, its type, and its help. Each has an environment variable.
 _SERVER_OPTIONS = (
     (

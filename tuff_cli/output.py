@@ -227,6 +227,7 @@ def run_to_end(
     try:
         # `program.main` would handle a broken pipe itself, as a failure.
         with program.make_context(name, list(arguments)) as context:
+            _require_variables()
             program.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as left:
@@ -246,6 +247,15 @@ def run_to_end(
             _discard_output()  # the disk is full, as `error` has reported
         return code
     return 0
+
+
+def _require_variables() -> None:
+    # click takes an empty variable for one that is not set, and the default server would answer.
+    for variable, value in os.environ.items():
+        if variable.startswith("TUFF_") and not value.strip():
+            raise click.UsageError(
+                f"the environment variable {variable} is empty; give it a value, or unset it"
+            )
 
 
 def _discard_output() -> None:

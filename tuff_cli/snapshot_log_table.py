@@ -13,7 +13,7 @@ import click
 from tuff.blocking.client import Client
 from tuff.launch import DAMAGE, Row, inspect
 from tuff.protocol.errors import DamagedRecordError
-from tuff_cli.options import client_command, output_options
+from tuff_cli.options import PathType, client_command, output_options
 from tuff_cli.output import (
     Result,
     Table,
@@ -30,8 +30,8 @@ UNSEEN = {"key"}  # not shown: a row's key repeats its members in hex
 EDIT_LENGTH_MAX = 2_000  # characters of a cell with members of an edit; each member is cut alone
 FEW = 4  # columns; a single object with more of them is shown as a vertical table
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+_FILE = PathType(exists=True, dir_okay=False, path_type=Path)
+_DIRECTORY = PathType(exists=True, file_okay=False, path_type=Path)
 
 
 @click.group()

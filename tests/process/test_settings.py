@@ -184,7 +184,7 @@ MEMBER = [
             "'leveldb'",
         ),
         (
-            ["cluster.transactions_directory="],
+            ['cluster.transactions_directory=""'],
             "cluster.transactions_directory must be a directory that all servers of the cluster "
             "share; it is ''",
         ),

@@ -49,7 +49,11 @@ def explained(
             in_thread_read=_at_once,
         )
         state = StoreState(
-            now_ms=lambda: now_ms, may_delete=bool, tail_bytes_max=0, longest_transaction_s=0.0
+            now_ms=lambda: now_ms,
+            may_delete=bool,
+            may_enter=bool,
+            tail_bytes_max=0,
+            longest_transaction_s=0.0,
         )
         state.load(await opening.open(load))
         with closing(opening.require_up()):

@@ -55,6 +55,11 @@ class SteadyClock:
         return offset_ms
 
 
+_ACCEPTED = (
+    "server.accept_clock=true is set, and no start doubts its clock: remove it from the settings"
+)
+
+
 class ClockTrust(Enum):
     """How the clock at the start compares with the last recorded time."""
 
@@ -70,6 +75,10 @@ class ClockGuard:
     A clock that is wrongly far ahead would expire everything at once, for ever. With one that is
     behind the recorded time, log starts would rise by guesswork. So nothing is deleted until the
     jump is confirmed (`accept_clock`), or the recorded time is passed.
+
+    Delayed messages wait only for a clock that is ahead: by one that is behind they enter late, and
+    never early. Held back as well, those of all topics waited for the hour by which the clock had
+    once been ahead.
     """
 
     def __init__(self, now_ms: Callable[[], int], *, jump_ms_max: int, is_accepted: bool) -> None:
@@ -103,6 +112,10 @@ class ClockGuard:
         """Whether retention may delete rows and raise log starts now."""
         return self.trust is ClockTrust.TRUSTED
 
+    def may_enter(self) -> bool:
+        """Whether delayed messages that are due by this clock may enter their topics."""
+        return self.trust in (ClockTrust.TRUSTED, ClockTrust.BEHIND)
+
     def check(self, offset_ms: int) -> Check:
         """The health of the clock; `offset_ms` is how far the wall clock is ahead of the time of
         this run."""
@@ -111,6 +124,8 @@ class ClockGuard:
             return Check(Status.DEGRADED, self._detail(trust), trust.value)
         if (jumped := _jump(offset_ms)) is not None:
             return Check(Status.DEGRADED, jumped, "set ahead" if offset_ms > 0 else "set back")
+        if self._is_accepted:
+            return Check(Status.DEGRADED, _ACCEPTED, "accepted")
         return Check(Status.OK, self._detail(trust))
 
     def _detail(self, trust: ClockTrust) -> str:
@@ -124,14 +139,15 @@ class ClockGuard:
                 days = ((self._start_ms or 0) - recorded_ms) // 86_400_000
                 return (
                     f"the clock is {days} days ahead of the last recorded time; nothing is "
-                    "deleted until the server is started once with server.accept_clock=true, or "
+                    "deleted, and no delayed message or retry enters its topic, until the "
+                    "server is started once with server.accept_clock=true, or "
                     "with the right time"
                 )
             case ClockTrust.BEHIND:
                 return (
                     f"the clock is {(recorded_ms - self._now_ms()) // 1000} s behind the last "
-                    "recorded time; nothing is deleted until it is passed, or the server is "
-                    "started once with server.accept_clock=true"
+                    "recorded time; nothing is deleted, and ids stay at that time, until it is "
+                    "passed, or the server is started once with server.accept_clock=true"
                 )
 
 

@@ -189,7 +189,8 @@ class StoreState:
     """What is known of the store in memory: topics, pointer index, producers, sequencer, high-water
     mark, tail cache, metadata and last batch.
 
-    `may_delete` returns whether the clock can be trusted so far that messages may expire for good.
+    `may_delete` returns whether the clock can be trusted so far that messages may expire for good,
+    `may_enter` whether delayed messages that are due by it may enter their topics.
     `transactions` is set when the component opens, and `load` sets what the store says.
     """
 
@@ -202,6 +203,7 @@ class StoreState:
         *,
         now_ms: Callable[[], int],
         may_delete: Callable[[], bool],
+        may_enter: Callable[[], bool],
         tail_bytes_max: int,
         longest_transaction_s: float,
         is_shared: bool = False,
@@ -220,6 +222,7 @@ class StoreState:
         self.durable_metadata: StoreMetadata | None = None  # None while the store is empty
         self.now_ms = now_ms
         self.may_delete = may_delete
+        self.may_enter = may_enter
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         self.seen_lsn: int | None = None  # of the transactions, durably
         # The clock that the opened store had recorded; None for a new store.

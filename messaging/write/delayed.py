@@ -236,7 +236,7 @@ class DelayedMessages:
         now_ms = self._state.now_ms()
         # A clock that is wrongly far ahead would let all messages enter, for ever. And on a disk
         # that is nearly full, the messages would take space before those that wait leave theirs.
-        may_enter = self._state.may_delete() and self._committer.lack_of_space is None
+        may_enter = self._state.may_enter() and self._committer.lack_of_space is None
         find = partial(
             _find,
             prefix=topic.prefix(record.generation),

@@ -379,6 +379,7 @@ class Server:
         state = StoreState(
             now_ms=lambda: self.cluster.now_ms,
             may_delete=lambda: True,
+            may_enter=lambda: True,
             tail_bytes_max=1 << 20,
             longest_transaction_s=100.0,
             is_shared=True,

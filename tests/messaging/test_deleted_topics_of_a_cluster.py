@@ -23,6 +23,7 @@ def test_a_deleted_topic_can_be_given_away() -> None:
     state = StoreState(
         now_ms=lambda: 1_000,
         may_delete=lambda: True,
+        may_enter=lambda: True,
         tail_bytes_max=0,
         longest_transaction_s=60,
         is_shared=True,

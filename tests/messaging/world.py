@@ -284,7 +284,7 @@ class World:
         self.clock = Clock()
         self.transactions = Transactions()
         self.settings = MessagingSettings()
-        self.may_delete = True
+        self.may_delete = self.may_enter = True
         self.longest_transaction_s = 100.0
         self.lack_of_space: str | None = None
         self.lack_of_last_space: str | None = None
@@ -310,6 +310,7 @@ class World:
         state = StoreState(
             now_ms=self.clock,
             may_delete=lambda: self.may_delete,
+            may_enter=lambda: self.may_enter,
             tail_bytes_max=self.settings.tail_bytes_max,
             longest_transaction_s=self.longest_transaction_s,
             is_shared=self.is_shared,

@@ -1,9 +1,11 @@
 """Time within a run follows the boot clock, and a doubtful clock deletes nothing (design §5)."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from process.clock import SLEW_DIVISOR, ClockGuard, ClockTrust
+from process.health import Status
 from tests.process.manual_clock import NS_PER_MS, ManualClock
 
 DAY_MS = 86_400_000
@@ -135,6 +137,31 @@ def test_behind_the_mark_nothing_is_deleted_until_it_is_passed() -> None:
     behind = Guarded(recorded_ms=10**12, start_ms=10**12 - 5000)
 
     assert [behind.may_delete(10**12 - 1), behind.may_delete(10**12)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("recorded_ms", "start_ms", "may_enter"),
+    [
+        (10**12, 10**12 - 3_600_000, True),
+        (10**12, 10**12 + 31 * DAY_MS, False),
+        (None, 10**12, True),
+    ],
+)
+def test_delayed_messages_wait_only_for_a_clock_that_is_ahead(
+    recorded_ms: int | None, start_ms: int, *, may_enter: bool
+) -> None:
+    assert Guarded(recorded_ms=recorded_ms, start_ms=start_ms).guard.may_enter() is may_enter
+
+
+def test_before_the_recorded_time_is_known_no_delayed_message_enters() -> None:
+    assert not ClockGuard(lambda: 5, jump_ms_max=1, is_accepted=False).may_enter()
+
+
+def test_a_clock_that_every_start_accepts_is_named() -> None:
+    check = Guarded(recorded_ms=None, start_ms=5, is_accepted=True).guard.check(0)
+
+    assert check.status is Status.DEGRADED
+    assert "remove it from the settings" in check.detail
 
 
 def test_a_confirmed_clock_is_trusted() -> None:

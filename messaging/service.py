@@ -113,7 +113,7 @@ class MessagingService:
         self._open_again_ms = 0
         self.store, self.state, self.committer = store, state, committer
         self.holder_check = holder_check
-        self.publisher = Publisher(state, committer)
+        self.publisher = Publisher(state, committer, in_thread=store.in_thread_read)
         self.offsets = TopicOffsets(store, state, settings, archive)
         self.counts = MessageCounts(store, state, settings)
         self.inspection = TopicInspection(store, state, settings, self.counts)

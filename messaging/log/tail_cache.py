@@ -90,6 +90,8 @@ class _TopicTail:
         self.fresh_flagged_count += _flagged_count(rows)
         if self.fresh_flagged_count > FRESH_FLAGGED_COUNT_MAX:
             self._forget_unread()
+        elif len(rows.keys) > CHANGED_COUNT_MAX:
+            self.cut(0)  # their columns would take the event loop as long
 
     def _forget_unread(self) -> None:
         """Keep no more rows than a read decides about here. With more, the first reader would block

@@ -1,15 +1,15 @@
 """Publish, store and rollback: from the HTTP request to the rows of a write batch, and back to the
 reply (protocol §3.1 to §3.3)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, groupby, islice, repeat
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kernel.batch_routes import batch_route
-from kernel.event_loop import LightTask
+from kernel.event_loop import InThread, LightTask
 from kernel.exchange import (
     EMPTY_REPLY,
     Caller,
@@ -78,6 +78,9 @@ from tuff.protocol.requests import (
 RUN_COUNT_MAX = 256  # rows of commits that are put together; see RUN_BYTES_MAX
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
+# A larger body is decoded in a thread, and the event loop serves others meanwhile (decision 0065).
+# JSON of this size with keys takes it about 10 ms.
+LARGE_BODY_BYTES = 64 << 10
 _STORE_PARAMETERS = frozenset({"ttl"})
 _REQUEST_ID = "requestId"
 _PUBLISH_PARAMETERS = _STORE_PARAMETERS | {_REQUEST_ID, "age", "ack", "delay", "at"}
@@ -120,10 +123,14 @@ class _PublishRoutes:
 
     def publish(self, requests: Sequence[Request]) -> None:
         """Publish in the order of the requests. Neighbours with plain messages for one topic become
-        one write, unless two of them have one id."""
+        one write, unless two of them have one id. A large request of a connection, which has no
+        other under way, comes in when it is decoded."""
         run: list[_Asked] = []
         ids: set[object] = set()
         for request in requests:
+            if len(request.body) > LARGE_BODY_BYTES:
+                self._begin_task(self._publish_large(request), request)
+                continue
             try:
                 asked = _asked(request)
             except TuffError as error:
@@ -157,22 +164,34 @@ class _PublishRoutes:
             self._begin_alone(each)
 
     def _begin_alone(self, asked: _Asked) -> None:
-        request = asked.request
-        LightTask(self._publish(asked), request.reply, partial(_refuse, request), TuffError).go_on()
+        self._begin_task(self._publish(asked), asked.request)
 
-    async def _publish(self, asked: _Asked) -> Reply:
+    def _begin_task(self, work: Coroutine[Any, Any, Reply], request: Request) -> None:
+        LightTask(work, request.reply, partial(_refuse, request), TuffError).go_on()
+
+    async def _publish_large(self, request: Request) -> Reply:
+        asked, size_bytes = await self._publisher.in_thread(partial(_asked_and_size, request))
+        return await self._publish(asked, size_bytes=size_bytes)
+
+    async def _publish(self, asked: _Asked, *, size_bytes: int | None = None) -> Reply:
         request, topic, publish, ack = asked
         if ack is Ack.NONE:
             self._publisher.enqueue(topic, publish.request)
             return Reply(headers=(("Tuff-Ack", ack.value),))
         written, is_repeated = await self._publisher.write(
-            topic, publish, ack=ack or Ack.DURABLE, caller=request.caller
+            topic,
+            publish,
+            ack=ack or Ack.DURABLE,
+            caller=request.caller,
+            size_bytes=size_bytes,
         )
         return _published(asked, written, is_repeated=is_repeated)
 
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_STORE_PARAMETERS)
-        publish = _publish_request(request, dict(request.query))
+        decode = partial(_publish_request, request, dict(request.query))
+        is_large = len(request.body) > LARGE_BODY_BYTES
+        publish = await self._publisher.in_thread(decode) if is_large else decode()
         await self._publisher.store(topic, publish, caller=request.caller)
         return EMPTY_REPLY
 
@@ -185,6 +204,11 @@ class _PublishRoutes:
             detail = json_bodies.rollback_detail_from_json(request.value())
         await self._publisher.rollback(topic, detail, caller=request.caller)
         return EMPTY_REPLY
+
+
+def _asked_and_size(request: Request) -> tuple[_Asked, int]:
+    asked = _asked(request)
+    return asked, _size(asked.publish.request)
 
 
 def _asked(request: Request) -> _Asked:
@@ -357,9 +381,12 @@ Details = list[RollbackDetail] | TuffError  # of the entries of a commit, or why
 class Publisher:
     """Checks requests and submits their rows to the group committer. Lives on the event loop."""
 
-    def __init__(self, state: StoreState, committer: GroupCommitter) -> None:
+    def __init__(
+        self, state: StoreState, committer: GroupCommitter, *, in_thread: InThread
+    ) -> None:
         self._state = state
         self._committer = committer
+        self.in_thread = in_thread
 
     async def publish(
         self,
@@ -377,13 +404,21 @@ class Publisher:
         return _as_published(request, written, is_repeated=is_repeated)
 
     async def write(
-        self, topic: TopicId, publish: NumberedPublish, *, ack: Ack, caller: Caller | None
+        self,
+        topic: TopicId,
+        publish: NumberedPublish,
+        *,
+        ack: Ack,
+        caller: Caller | None,
+        size_bytes: int | None = None,
     ) -> tuple[Written, bool]:
         """Write messages, or the reference to stored ones (§3.1): their rows, and whether an
         earlier attempt has written them. When it returns they are durable; with the ack `RECEIVED`
         they only have their ids. For `NONE` there is `enqueue`. A transaction of the request has to
-        be the caller's."""
+        be the caller's. `size_bytes`: that of the write, if it is known."""
         request, request_id, payloads_crc = publish
+        if size_bytes is None:
+            size_bytes = _size(request)
         if request_id is not None and request_id.age_ms is not None:
             # Before all checks: what they refuse now may have been written then.
             before = await self._written_before(topic, request_id, payloads_crc)
@@ -395,7 +430,7 @@ class Publisher:
         if pointer is not None:
             permit = await self._state.transactions.enter(pointer, target.topic.id, caller)
         (written,), repeated = await self._committer.submit(
-            Write(put, size_bytes=_size(request), permit=permit, ack=ack)
+            Write(put, size_bytes=size_bytes, permit=permit, ack=ack)
         )
         assert isinstance(written, Written), "a single one that is refused raises"
         return written, bool(repeated)
@@ -1006,10 +1041,15 @@ def _put_messages(target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
     if entry.pointer is None and entry.attributes is None and not any(entry.ttls_s or ()):
         return batch.put_plain(prefix, entry.payloads)
     offsets = batch.next_offsets(len(entry.payloads))
-    keys = message_keys(prefix, offsets[0], len(entry.payloads))
-    values = _values(keys, entry, pointer=entry.pointer)
-    batch.put_rows(NewRows(prefix, keys, values, is_plain=False))
+    make = partial(_message_rows, prefix, offsets[0], entry)
+    batch.put_made(len(entry.payloads), make)
     return offsets
+
+
+def _message_rows(prefix: bytes, first: Offset, entry: PublishEntry | PublishRequest) -> NewRows:
+    keys = message_keys(prefix, first, len(entry.payloads))
+    values = _values(keys, entry, pointer=entry.pointer)
+    return NewRows(prefix, keys, values, is_plain=False)
 
 
 def _values(

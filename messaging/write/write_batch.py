@@ -1,8 +1,9 @@
 """A write batch: its effects as data, what a thread writes, and what follows in memory (design §5).
 
-Writes append effects to a batch on the event loop, in their order. Then nothing changes the batch:
-a thread writes it (`write_batch`), and fills `WrittenRows` with what it reads. After that, exactly
-one of `apply_durable` and `apply_lost` runs on the event loop.
+Writes append effects to a batch on the event loop, in their order. Then only the thread that writes
+it (`write_batch`) changes the batch: it makes the rows of large publishes. It also fills
+`WrittenRows` with what it reads. After that, exactly one of `apply_durable` and
+`apply_lost` runs on the event loop.
 
 Three kinds of effects are in memory from the moment at which they are added, since later writes and
 calls that come during the write depend on them: the decided records of topics, the ranges of the
@@ -10,8 +11,9 @@ pointer index, and the publishes of producers. `apply_lost` takes them back. All
 memory in `apply_durable`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from messaging.engines.store import Store
@@ -45,6 +47,7 @@ from messaging.write.producers import ChangedProducers
 from tuff.protocol.ids import Offset, TopicId
 
 RUN_BYTES_MAX = 64 << 10  # bytes of payloads; the tail cache keeps or drops a run as a whole
+LARGE_COUNT = 2_000  # rows of one publish; more are made in a thread
 # What one batch rolls back of ended transactions; the publishes behind it wait some ms.
 ROLLBACK_ROWS_MAX = 4_000
 ROLLBACK_BYTES_MAX = 2 << 20  # of the rows that are written again
@@ -109,6 +112,8 @@ class WriteBatch:
     puts: dict[bytes, bytes | None] = field(default_factory=dict)  # None: deleted
     new_rows: list[NewRows] = field(default_factory=list)  # in the order of their offsets
     run: _Run | None = None  # behind them
+    # What makes rows in a thread, by their places in `new_rows`.
+    unmade: list[tuple[int, Callable[[], NewRows]]] = field(default_factory=list)
     # Rows of the Payload Table, which are new, and which readers don't see yet.
     stored: list[Columns] = field(default_factory=list)
     # Rows of delayed messages, None if deleted. No reader of messages sees them.
@@ -148,6 +153,7 @@ class WriteBatch:
         return not (
             self.puts
             or self.new_rows
+            or self.unmade
             or self.run
             or self.stored
             or self.delayed
@@ -190,14 +196,31 @@ class WriteBatch:
         self.finish_rows()
         self.new_rows.append(rows)
 
+    def put_made(self, count: int, make: Callable[[], NewRows]) -> None:
+        """Add rows that this makes, behind all of this batch. Many are made in a thread, by
+        `make_rows`: the event loop serves others meanwhile. Of few, the thread would take the
+        interpreter from it for nothing."""
+        self.finish_rows()
+        self._append(count, make)
+
+    def _append(self, count: int, make: Callable[[], NewRows]) -> None:
+        if count > LARGE_COUNT:
+            self.unmade.append((len(self.new_rows) + len(self.unmade), make))
+        else:
+            self.new_rows.append(make())
+
     def finish_rows(self) -> None:
-        """Make the rows of all messages. Called on the event loop before the batch is written: the
-        thread would take the interpreter from it for that."""
+        """Make the rows of all messages but those for `make_rows`. Called on the event loop before
+        the batch is written."""
         run, self.run = self.run, None
         if run is not None:
-            keys = message_keys(run.prefix, run.first, len(run.payloads))
-            values = inline_values(keys, run.payloads, pointer=None)
-            self.new_rows.append(NewRows(run.prefix, keys, values, is_plain=True))
+            self._append(len(run.payloads), partial(_plain_rows, run))
+
+    def make_rows(self) -> None:
+        """Make the rows of large publishes, in the thread that writes the batch."""
+        for place, make in self.unmade:
+            self.new_rows.insert(place, make())
+        self.unmade.clear()
 
     def put(self, key: bytes, value: bytes) -> None:
         self.puts[key] = value
@@ -254,6 +277,11 @@ class WriteBatch:
         self.touched.setdefault(topic, (0, 0))
 
 
+def _plain_rows(run: _Run) -> NewRows:
+    keys = message_keys(run.prefix, run.first, len(run.payloads))
+    return NewRows(run.prefix, keys, inline_values(keys, run.payloads, pointer=None), is_plain=True)
+
+
 @dataclass(slots=True)
 class WrittenRows:
     """What the thread that wrote a batch has read in the store: rows that it wrote inverted or once
@@ -270,6 +298,7 @@ def write_batch(batch: WriteBatch, written: WrittenRows, store: Store) -> None:
     Only one thread writes. So no row can be removed between the read of a row and its write, and a
     row that is gone is not written again.
     """
+    batch.make_rows()
     for inversion in batch.inversions:
         _invert(batch, store, inversion, written)
     for step in batch.rollbacks:

@@ -1,17 +1,20 @@
 """Publish, store and rollback, as readers see them (protocol §3, §6)."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
+from kernel.exchange import Request
 from messaging.model.rows import MESSAGES
 from messaging.model.visibility import Undecided
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.write.group_commit import Write
+from messaging.write.publish import routes
 from messaging.write.write_batch import WriteBatch
 from tests.messaging.world import (
     AUDIT,
@@ -38,6 +41,8 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.media_types import MediaType
+from tuff.protocol.operations import PUBLISH
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 
 T = TypeVar("T")
@@ -511,3 +516,46 @@ async def test_a_reference_without_stored_messages_raises_no_longest_transaction
     await publish(service, pointer=7)
 
     assert service.cleaner._state.metadata.longest_transaction_ms == before
+
+
+async def test_a_large_request_is_decoded_in_a_thread(service: MessagingService) -> None:
+    """On the event loop, JSON of 100,000 messages with a key kept all other clients waiting for
+    a second."""
+    decoded = []
+
+    async def in_thread(function: Callable[[], T]) -> T:
+        decoded.append(function)
+        return function()
+
+    service.publisher.in_thread = in_thread
+    (route,) = [each for each in routes(service.publisher) if each.operation is PUBLISH]
+    names = {"ns": AUDIT.namespace, "t": AUDIT.name}
+
+    for count in (1, 20_000):
+        body = json.dumps({"messages": ["x"] * count}).encode()
+        reply = await route.handler(Request(names, (), MediaType.JSON.value, None, body))
+        assert (reply.status, dict(reply.headers).keys()) == (
+            200,
+            {"Tuff-First-Id", "Tuff-Last-Id"},
+        )
+
+    assert len(decoded) == 1
+    assert len(await polled(service, Poll(limit=30_000))) == 10_000  # the most of one reply
+
+
+async def test_rows_of_large_publishes_keep_their_places_in_a_batch(
+    world: World, service: MessagingService
+) -> None:
+    """They are made in the thread that writes the batch, and those of small ones before."""
+    pointer = world.transactions.start(7)
+    large = [b"%d" % number for number in range(2_001)]
+
+    await asyncio.gather(
+        publish(service, b"first"),
+        publish(service, *large),
+        publish(service, b"second"),
+        publish(service, *large, pointer=pointer),
+        publish(service, b"third", ttl_s=60),
+    )
+
+    assert await polled(service) == [b"first", *large, b"second", *large, b"third"]

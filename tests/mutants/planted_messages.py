@@ -187,6 +187,22 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ("tests/tx/test_outcomes.py::test_no_outcome_is_forgotten_by_a_doubtful_clock",),
     ),
     Mutant(
+        "a large request is decoded on the event loop",
+        "messaging/write/publish.py",
+        "            if len(request.body) > LARGE_BODY_BYTES:\n",
+        "            if False:\n",
+        ("tests/messaging/test_publish.py::test_a_large_request_is_decoded_in_a_thread",),
+    ),
+    Mutant(
+        "rows that are made in a thread move behind those of the event loop",
+        "messaging/write/write_batch.py",
+        "            self.new_rows.insert(place, make())\n",
+        "            self.new_rows.append(make())\n",
+        (
+            "tests/messaging/test_publish.py::test_rows_of_large_publishes_keep_their_places_in_a_batch",
+        ),
+    ),
+    Mutant(
         "a rollback is one batch, however many rows it has",
         "messaging/write/write_batch.py",
         "            if rows_left <= 0 or bytes_left < 0:\n",

@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -419,7 +420,7 @@ def main(arguments: list[str]) -> int:
     server = settings.server
     log_to(sys.stderr, level=server.log_level, log_format=server.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
+    settings = _within_file_limit(settings)
     with ExitStack() as locks:
         try:
             directories.lock(locks)
@@ -492,12 +493,37 @@ def _boot_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def _raise_file_limit(wanted: int) -> None:
+def _within_file_limit(settings: Settings) -> Settings:
+    """Raise the limit of descriptors as far as `server.max_connections` needs. Where that is not
+    allowed, fewer connections are: those that take the last descriptors would take the message
+    store down, which opens files."""
+    connections_max = settings.server.max_connections
+    limit = _raise_file_limit(connections_max + SPARE_DESCRIPTORS)
+    allowed = limit - min(SPARE_DESCRIPTORS, limit // 2)
+    if allowed >= connections_max:
+        return settings
+    log.warning(
+        "the limit of file descriptors of this process is %d, so it takes %d connections in place "
+        "of server.max_connections=%d; raise it (LimitNOFILE of the unit, or ulimit -n)",
+        limit,
+        allowed,
+        connections_max,
+        extra=event("few_file_descriptors", limit=limit, connections=allowed),
+    )
+    return replace(settings, server=replace(settings.server, max_connections=allowed))
+
+
+def _raise_file_limit(wanted: int) -> int:
+    """Returns the limit, `wanted` at most."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        with suppress(ValueError, OSError):  # the bound on connections then bites earlier
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    except (ValueError, OSError):
+        return soft
+    return limit
 
 
 if __name__ == "__main__":

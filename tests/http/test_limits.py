@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -221,6 +222,26 @@ def test_waiting_polls_do_not_count_as_pending(new_server: NewServer) -> None:
         ok(Topic(client, "default", "t").publish("a"))
 
         assert [payloads(poll.result()) for poll in waiting] == [["a"]] * 3
+
+
+def test_idle_connections_leave_descriptors_to_the_message_store(tmp_path: Path) -> None:
+    """They took the last ones, and the store, which opens files, went down."""
+    with serve(tmp_path, under=("prlimit", "--nofile=200:200")) as running:
+        assert "code=few_file_descriptors limit=200 connections=100" in running.stderr()
+        held = [running.client() for _ in range(100)]
+        for each in held:
+            ok(each.get("/health/live"))
+
+        refusals = [Client(running.port, timeout_s=10).get("/health/live") for _ in range(20)]
+
+        assert {each.status for each in refusals} == {429}
+        assert "max_connections=100 connections are open" in refusals[0].json["detail"]
+        topic = Topic(held[0], "default", "full")
+        ok(topic.create())
+        ok(topic.publish("x"))
+        assert topic.read() == ["x"]
+        for each in held:
+            each.close()
 
 
 def test_a_connection_above_the_bound_is_not_served_until_another_closes(

@@ -37,7 +37,7 @@ OTHERS = (
     "tests/hbase/test_cluster.py",
     "tests/process/test_audit_topic.py", "tests/faults/test_disk_space.py",
     "tests/messaging/test_failing_writes.py", "tests/http/test_lost_message_store.py",
-    "tests/http/test_file_modes.py",
+    "tests/http/test_file_modes.py", "tests/http/test_limits.py",
 )  # fmt: skip
 
 

@@ -754,14 +754,16 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/service.py",
         "                await self.record_end()\n",
         "                pass\n",
-        (f"{_LOST}::test_a_loss_that_was_accepted_accepts_no_later_one[True-settings0]",),
+        (f"{_LOST}::test_a_loss_that_was_accepted_accepts_no_later_one[its end-settings0]",),
     ),
     Mutant(
         "the accepted loss of a whole store accepts the next one too",
         "process/component_link.py",
         "            if found:\n                await self._messaging.record_end()",
         "            if False:\n                await self._messaging.record_end()",
-        (f"{_LOST}::test_a_loss_that_was_accepted_accepts_no_later_one[False-settings0]",),
+        (
+            f"{_LOST}::test_a_loss_that_was_accepted_accepts_no_later_one[all, after a kill-settings0]",
+        ),
     ),
     Mutant(
         "messages go on though commits prove that some are lost",

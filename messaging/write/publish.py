@@ -78,7 +78,7 @@ from tuff.protocol.requests import (
 RUN_COUNT_MAX = 256  # rows of commits that are put together; see RUN_BYTES_MAX
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
-# A larger body is decoded in a thread, and the event loop serves others meanwhile (decision 0065).
+# A larger body is decoded in a thread, and the event loop serves others meanwhile (decision 0064).
 # JSON of this size with keys takes it about 10 ms.
 LARGE_BODY_BYTES = 64 << 10
 _STORE_PARAMETERS = frozenset({"ttl"})

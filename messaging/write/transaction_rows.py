@@ -2,7 +2,7 @@
 another way, its rows are rolled back. Both wake the readers that waited for the end (design §6).
 
 Index rows are deleted with the next batch. A rollback inverts all message rows in the pointer
-index, and deletes the undecided rows of delayed messages. It goes in steps (decision 0065): readers
+index, and deletes the undecided rows of delayed messages. It goes in steps (decision 0064): readers
 see no part of it, since the transaction has durably ended before, and reads in its own snapshot
 pass over its rows from the first step on. A rollback that fails stays queued and is retried until
 it succeeds.

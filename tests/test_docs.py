@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.cli.forked_command import forked_commands
 from tests.http.process import ServerProcess, serve
 from tests.programs import needs
 
@@ -26,6 +27,7 @@ WITH_SPARK = ROOT / "docs/spark.md"  # its programs are run in tests/spark, wher
 # Likewise in tests/pipeline, where hours pass at once.
 WITH_HOURS = ROOT / "docs/pipelines.md"
 WITH_AN_ARCHIVE = ROOT / "docs/howto/archive-reads.md"
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 RUN_WITHIN_S = 300  # seconds; a page takes a few, and more than 60 on a machine with a load of 20
 
 # Each error of the server ends the program; the newest flag of curl that is used is from 2021.
@@ -83,8 +85,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     running.end()
 
 
-def run(command: list[str], program: str, server: ServerProcess, directory: Path) -> str:
-    """What a program of a document prints, with this server in the place of the reader's."""
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with the program `tuff`."""
+    directory = tmp_path_factory.mktemp("bin")
+    with forked_commands(directory):
+        yield directory
+
+
+def run(
+    command: list[str],
+    program: str,
+    server: ServerProcess,
+    directory: Path,
+    commands: Path | None = None,
+) -> str:
+    """What a program of a document prints, with this server in the place of the reader's, and with
+    `commands` in that of other commands."""
     url = f"http://127.0.0.1:{server.port}"
     done = subprocess.run(
         command,
@@ -95,7 +112,7 @@ def run(command: list[str], program: str, server: ServerProcess, directory: Path
             "TUFF_URL": url,
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(directory),  # where the tutorial leaves its directory
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": ":".join([*map(str, filter(None, [commands])), PATH]),
         },
         capture_output=True,
         text=True,
@@ -123,13 +140,17 @@ def test_every_block_says_whether_it_is_a_program_or_what_one_shows() -> None:
     ],
 )
 def test_the_shell_lines_of_a_page_do_what_it_says(
-    document: Path, blocks: list[Block], server: ServerProcess, tmp_path: Path
+    document: Path,
+    blocks: list[Block],
+    server: ServerProcess,
+    commands: Path,
+    tmp_path: Path,
 ) -> None:
     lines = "\n".join(block.text for block in blocks).splitlines()
     # `make` lines would install or run this very test; that their target exists is tested below.
     program = "\n".join(line for line in lines if not line.startswith("make "))
 
-    printed = run(["bash", "-euo", "pipefail"], CURL + program, server, tmp_path)
+    printed = run(["bash", "-euo", "pipefail"], CURL + program, server, tmp_path, commands)
 
     if document == ROOT / "README.md":
         assert re.search(r'"payload": ?"hello".*"payload": ?"world"', printed)

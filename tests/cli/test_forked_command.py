@@ -1,0 +1,45 @@
+"""The program `tuff` of the shell lines behaves like the command."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tests.cli.forked_command import forked_commands
+from tests.http.process import ServerProcess
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "out", "errors"),
+    [
+        ("printf 'a\\nb\\n' | tuff pub forked", 0, "published 2 messages to default:forked\n", ""),
+        ("cd /; tuff topics ls x; echo $?", 0, "0\n", None),
+        ("tuff topics sho", 2, "", "tuff: No such command 'sho'. Did you mean 'show'?"),
+        ("tuff topics ls --url http://127.0.0.1:1", 3, "", "tuff: no server answers at"),
+    ],
+)
+def test_it_has_the_input_the_output_and_the_exit_code_of_the_command(
+    server: ServerProcess,
+    client: tuff.Client,
+    tmp_path: Path,
+    line: str,
+    code: int,
+    out: str,
+    errors: str | None,
+) -> None:
+    if "forked" not in client.topics.list("default"):
+        client.topics.create("default:forked")
+    with forked_commands(tmp_path):
+        done = subprocess.run(
+            ["sh", "-c", line],
+            env={**os.environ, "TUFF_URL": server.url, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == code
+    assert done.stdout.endswith(out)
+    assert errors is None or done.stderr.startswith(errors)

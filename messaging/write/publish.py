@@ -99,22 +99,14 @@ def routes(publisher: "Publisher") -> list[Route]:
 
 
 class _Asked(NamedTuple):
-    """A publish request. `named_ack` is None if the request names none."""
+    """A publish request. `named_ack` is None if the request names none.
+    `may_join`: it may be one of several that are written together."""
 
     request: Request
     topic: TopicId
     publish: "NumberedPublish"
     named_ack: Ack | None
-
-    @property
-    def may_join(self) -> bool:
-        """Whether it may be one of several that are written together."""
-        request, request_id, _ = self.publish
-        return (
-            _is_plain(request)
-            and (self.named_ack is None or self.named_ack is Ack.DURABLE)
-            and (request_id is None or request_id.age_ms is None)
-        )
+    may_join: bool
 
 
 class _PublishRoutes:
@@ -138,12 +130,11 @@ class _PublishRoutes:
                 continue
             request_id = asked.publish.request_id
             own = None if request_id is None else request_id[:2]
-            may_join = asked.may_join
-            if run and (asked.topic is not run[0].topic or not may_join or own in ids):
+            if run and (asked.topic is not run[0].topic or not asked.may_join or own in ids):
                 self._begin(run)
                 run = []
                 ids.clear()
-            if not may_join:
+            if not asked.may_join:
                 self._begin_alone(asked)
                 continue
             run.append(asked)
@@ -174,7 +165,7 @@ class _PublishRoutes:
         return await self._publish(asked, size_bytes=size_bytes)
 
     async def _publish(self, asked: _Asked, *, size_bytes: int | None = None) -> Reply:
-        request, topic, publish, ack = asked
+        request, topic, publish, ack, _ = asked
         if ack is Ack.NONE:
             self._publisher.enqueue(topic, publish.request)
             return Reply(headers=(("Tuff-Ack", ack.value),))
@@ -212,14 +203,14 @@ def _asked_and_size(request: Request) -> tuple[_Asked, int]:
 
 
 def _asked(request: Request) -> _Asked:
-    query = read_query(request.query, parameters=_PUBLISH_PARAMETERS)
+    query = read_query(request.query, parameters=_PUBLISH_PARAMETERS) if request.query else {}
     topic = topic_id(request.parameters["ns"], request.parameters["t"])
     publish = _publish_request(request, query)
     if request.accept is not None:
         asked_in, _ = body_encoding(request.content_type, request.body)
         reply_encoding(request.accept, asked_in=asked_in)
     if not query:
-        return _Asked(request, topic, NumberedPublish(publish), None)
+        return _Asked(request, topic, NumberedPublish(publish), None, _is_plain(publish))
     request_id = request_id_of(query.get(_REQUEST_ID), query.get("age"))
     ack = _named_ack(query.get("ack"), publish)
     if ack is Ack.NONE and request_id is not None:
@@ -228,7 +219,12 @@ def _asked(request: Request) -> _Asked:
             "omit requestId, or name another ack"
         )
     checksum = 0 if request_id is None else checksum_of(publish.payloads)
-    return _Asked(request, topic, NumberedPublish(publish, request_id, checksum), ack)
+    may_join = (
+        _is_plain(publish)
+        and (ack is None or ack is Ack.DURABLE)
+        and (request_id is None or request_id.age_ms is None)
+    )
+    return _Asked(request, topic, NumberedPublish(publish, request_id, checksum), ack, may_join)
 
 
 def _publish_request(request: Request, query: Mapping[str, str]) -> PublishRequest:
@@ -462,7 +458,9 @@ class Publisher:
         if target.numbers is not None:
             return False
         put = partial(self._put_publishes, target, publishes)
-        size_bytes = sum([_size(each.request) for each in publishes])
+        sizes = [len(payload) for each in publishes for payload in each.request.payloads]
+        size_bytes = sum(sizes) + ROW_OVERHEAD_BYTES * len(sizes)
+        size_bytes += WRITE_OVERHEAD_BYTES * len(publishes)
         write = Write(put, size_bytes=size_bytes, requests_count=len(publishes))
         self._committer.enqueue(write, answer)
         return True
@@ -683,6 +681,14 @@ class Publisher:
         """Put publishes to one topic, unless an earlier attempt has written them. Several are
         plain. A single one that is refused raises."""
         self._require_same(target)
+        for _, request_id, _ in publishes:
+            if request_id is not None:
+                return self._put_numbered(target, publishes, batch)
+        return Results(self._put_new(target, publishes, batch))
+
+    def _put_numbered(
+        self, target: _Target, publishes: Sequence[NumberedPublish], batch: WriteBatch
+    ) -> Results:
         prefix = target.topic.prefix(target.generation)
         found: list[Written | TuffError | None] = []
         for _, request_id, payloads_crc in publishes:
@@ -696,20 +702,25 @@ class Publisher:
                     before = error
             found.append(before)
         new = [each for each, before in zip(publishes, found, strict=True) if before is None]
-        rows = iter(self._put_new(target, new, prefix, batch) if new else ())
+        written = self._put_new(target, new, batch) if new else ()
+        entries = [
+            (request_id, pack_entry(request_id.number, payloads_crc, each))
+            for (_, request_id, payloads_crc), each in zip(new, written, strict=True)
+            if request_id is not None
+        ]
+        if entries:
+            self._state.producers.remember(target.topic, prefix, entries, batch)
+        rows = iter(written)
         repeated = [index for index, before in enumerate(found) if isinstance(before, Written)]
         return Results([next(rows) if each is None else each for each in found], repeated)
 
     def _put_new(
-        self,
-        target: _Target,
-        publishes: Sequence[NumberedPublish],
-        prefix: bytes,
-        batch: WriteBatch,
+        self, target: _Target, publishes: Sequence[NumberedPublish], batch: WriteBatch
     ) -> Sequence[Written]:
         written: list[Written] = []
         if target.numbers is None and _is_plain(target.entry):
             payloads = [payload for each in publishes for payload in each.request.payloads]
+            prefix = target.topic.prefix(target.generation)
             first, last = batch.put_plain(prefix, payloads)
             size_bytes = sum(map(len, payloads))
             batch.published(target.topic, count=len(payloads), size_bytes=size_bytes)
@@ -721,13 +732,6 @@ class Publisher:
             ((first, last),) = self._put_all([target], batch, final=False)
             due_ms = None if target.due_ms is None else (target.due_ms[0], target.due_ms[-1])
             written.append(Written(first, last, due_ms, tuple(target.numbers or ())))
-        entries = [
-            (request_id, pack_entry(request_id.number, payloads_crc, each))
-            for (_, request_id, payloads_crc), each in zip(publishes, written, strict=True)
-            if request_id is not None
-        ]
-        if entries:
-            self._state.producers.remember(target.topic, prefix, entries, batch)
         return written
 
     def _put_all(

@@ -327,8 +327,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "publishes of one id that arrive together are all written",
         "messaging/write/publish.py",
-        "not may_join or own in ids):",
-        "not may_join):",
+        "not asked.may_join or own in ids):",
+        "not asked.may_join):",
         (
             "tests/http/test_session.py::test_publishes_of_one_id_that_arrive_together_are_written_once",
         ),

@@ -73,8 +73,7 @@ class BatchLoop(Generic[T]):
 
     def put(self, item: T) -> None:
         """Add the item to the next batch, and wake the writer."""
-        assert not self._closing, "put after close"
-        self._pending.append(item)
+        self.put_aside(item)
         self._wake.set()
 
     def put_aside(self, item: T) -> None:

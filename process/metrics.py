@@ -152,7 +152,8 @@ class Metrics:
         if found is None:
             found = self._requests.of((operation, f"{status // 100}xx"))
             self._by_status[operation, status] = found
-        found.observe(seconds)
+        found.counts[bisect_left(found.bounds, seconds)] += 1
+        found.sum += seconds
 
     def watch(
         self,

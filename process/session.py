@@ -247,7 +247,10 @@ class Session(asyncio.Protocol):
         try:
             while self._arrived and left_count and self._reply_bytes < TURN_REPLY_BYTES_MAX:
                 size, elements = self._arrived.popleft()
-                self._take(elements, size)
+                if elements[0] == _CALL:
+                    self._begin_call(elements, size)
+                else:
+                    self._take(elements)
                 left_count -= 1
         except BadRequestError as error:
             self._arrived.clear()
@@ -258,12 +261,10 @@ class Session(asyncio.Protocol):
         self._write_replies()
         self._bound()
 
-    def _take(self, elements: list[object], size: int) -> None:
-        """Raises: BadRequestError: nothing more can be read."""
+    def _take(self, elements: list[object]) -> None:
+        """Take a frame that is no call. Raises: BadRequestError: nothing more can be read."""
         kind = elements[0]
-        if kind == _CALL:
-            self._begin_call(elements, size)
-        elif kind == Kind.CANCEL:
+        if kind == Kind.CANCEL:
             self._cancel(elements)
         elif kind == Kind.PING:
             self._replies.append(frame(Kind.PONG))
@@ -272,14 +273,15 @@ class Session(asyncio.Protocol):
 
     def _begin_call(self, elements: list[object], size: int) -> None:
         call_id, said = call_of(elements)
-        dispatcher, number = self._sessions.dispatcher, said[0]
-        if call_id in self._under_way:
+        dispatcher, number, under_way = self._sessions.dispatcher, said[0], self._under_way
+        if call_id in under_way:
             raise BadRequestError(f"call {call_id} is still under way; give each call a new id")
         callee = self._sessions.callees.get(number) if type(number) is int else None
         try:
             if callee is None:
                 raise NotFoundError(f"a session has no operation {shown(number)}")
-            self._require_room(callee)
+            if callee.ends_with_connection or len(under_way) >= CALLS_MAX:
+                self._require_room(callee)
             call = Call(dispatcher, self, call_id, callee, size)
             request = _request(said, call, self.head)
             dispatcher.admit(call)
@@ -287,7 +289,7 @@ class Session(asyncio.Protocol):
             name = UNMATCHED if callee is None else callee.operation
             self._reply(call_id, dispatcher.refuse(name, error))
             return
-        self._under_way[call_id] = call
+        under_way[call_id] = call
         self._under_way_bytes += size
         self._polls_count += callee.ends_with_connection
         dispatcher.begin(call, request)
@@ -337,7 +339,14 @@ class Session(asyncio.Protocol):
     # Replies.
 
     def _reply(self, call_id: int, reply: Reply) -> None:
-        packed = frame(_REPLY, call_id, *_reply_elements(reply))
+        status, content_type, body, headers, value = reply
+        fields = dict(headers)
+        if value is None and body:
+            if content_type in _IN_JSON:
+                value = orjson.loads(body)
+            else:
+                value, fields["Content-Type"] = body, content_type or ""
+        packed = frame(_REPLY, call_id, status, fields, value)
         self._replies.append(packed)
         self._reply_bytes += len(packed)
         if not self._is_writing_later:
@@ -405,7 +414,7 @@ class Session(asyncio.Protocol):
 
 
 def _request(said: list[object], call: Call, head: Request) -> Request:
-    """The request of a call with these elements. Raises: BadRequestError."""
+    """The request of a call that said this. Raises: BadRequestError, NotAcceptableError."""
     _, values, query, body, content_type, accept = said
     parameters = path_parameters(values, call.callee.names)
     pairs = query_pairs(query) if query else ()
@@ -426,14 +435,3 @@ def _request(said: list[object], call: Call, head: Request) -> Request:
         parameters, pairs, content_type, accept, body, authorization=head.authorization,
         certificate=head.certificate, address=head.address, call=call,
     )  # fmt: skip
-
-
-def _reply_elements(reply: Reply) -> tuple[int, dict[str, str], object]:
-    status, content_type, body, headers, value = reply
-    fields = dict(headers)
-    if value is None and body:
-        if content_type in _IN_JSON:
-            value = orjson.loads(body)
-        else:
-            value, fields["Content-Type"] = body, content_type or ""
-    return status, fields, value

@@ -91,6 +91,25 @@ class Commit(Call):
         self.claimed: frozenset[bytes] = frozenset()
 
 
+class Run(Call):
+    """Start a transaction, publish the entries in it, and commit it. Each request id runs once. The
+    result is what was published."""
+
+    __slots__ = ("entries", "request_id", "start")
+
+    def __init__(
+        self,
+        answer: Answer,
+        entries: Sequence[PublishEntry],
+        start: StartRequest,
+        request_id: str | None,
+    ) -> None:
+        super().__init__(answer)
+        self.entries = entries
+        self.start = start
+        self.request_id = request_id
+
+
 class CanCommit(Call):
     """Check these changes together with those named before, and remember them."""
 

@@ -198,7 +198,8 @@ class DurableState:
 
     def require_room(self) -> None:
         """Raises: OverloadedError: too much waits for the disk already."""
-        pending_count = self._whole_log.pending_count
+        log = self._log
+        pending_count = 0 if log is None else log.pending_count
         if pending_count >= PENDING_EDITS_MAX:
             raise OverloadedError(f"{pending_count} edits wait for the disk; try again in a second")
 

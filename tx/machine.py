@@ -11,6 +11,7 @@ prevents:
 | that ends a transaction | its writes under way | acknowledged rows are no part of the end |
 | to commit | the claim of one of its changes | two commits with one change pass the check |
 | to commit | a prepared one with one of its changes | it is refused for what may be aborted |
+| to run | another run with its request id | one request publishes twice |
 | to invalidate, or a time-out | the claim of the transaction | visible rows become invalid |
 | that names an end, or a conflict | the record on the disk | a crash undoes what was answered |
 """
@@ -38,6 +39,7 @@ from tx.calls import (
     Invalidate,
     Join,
     Renew,
+    Run,
     SetAside,
     Start,
     StartRequest,
@@ -179,6 +181,7 @@ class Machine:
         self._at: list[tuple[int, Call, object, Callable[[Any], None] | None]] = []
         self._at_last = 0  # the highest LSN of them
         self._preparing: set[Call] = set()
+        self._runs: dict[str, list[Run]] = {}  # under way, by request id, and those that wait
         # Prepared transactions whose messages are set aside, or are about to be.
         self._aside: set[int] = set()
         # Request ids whose starts may still be on their way, and must not begin anything. In memory
@@ -194,6 +197,7 @@ class Machine:
             Join: self._join,
             Renew: self._renew,
             Commit: self._commit,
+            Run: self._run_once,
             CommitPrepared: self._commit_prepared,
             Abort: self._abort,
             Invalidate: self._invalidate_call,
@@ -262,8 +266,11 @@ class Machine:
             self._under_way.leave(call.pointer)
             if self._records.recovery_count != recovery_count:
                 self._answer(call, _cut_off(call.pointer))
-            else:
-                self._step(partial(self._record_rows, rows), call)
+                continue
+            try:
+                self._record_rows(rows, call)
+            except Exception as error:  # noqa: BLE001 - also of a bug: the others go on
+                self._fail(call, error)
 
     def checked(self, call: Commit, error: Exception | None) -> None:
         """Other servers have checked the entries of this commit."""
@@ -398,6 +405,43 @@ class Machine:
             self._pointers.wait((self._run, call))
         else:
             self._answer(call, opened)
+
+    # Whole transactions.
+
+    def _run_once(self, call: Run) -> None:
+        """A transaction that fails is aborted, and its request id is free again."""
+        request_id = call.request_id
+        if request_id is not None:
+            outcome = self._records.decided.outcomes.of_request(request_id)
+            if outcome is not None:
+                self._answer(call, outcome.published, outcome.lsn)
+                return
+            if (waiting := self._runs.get(request_id)) is not None:
+                waiting.append(call)
+                return
+        opened = self._start_now(call.start)
+        if opened is None:
+            self._pointers.wait((self._run, call))
+            return
+        if request_id is not None:
+            self._runs[request_id] = []
+        pointer = opened.transaction_id
+        ended = partial(self._run_ended, call, pointer)
+        self._run(Commit(ended, pointer, None, call.entries, request_id=request_id))
+
+    def _run_ended(self, call: Run, pointer: int, result: object) -> None:
+        if isinstance(result, Exception):
+            # While the service is down, recovery ends the transaction. The first error says more.
+            self._run(Abort(lambda _: self._finish_run(call, result), pointer))
+        else:
+            self._finish_run(call, result)
+
+    def _finish_run(self, call: Run, result: object) -> None:
+        call.is_decided = True
+        call.finish(result)
+        if call.request_id is not None:
+            for each in self._runs.pop(call.request_id):
+                self._run(each)
 
     # Transactions in progress.
 
@@ -558,9 +602,8 @@ class Machine:
     def _write_rows(self, call: Commit, opened: OpenTransaction, decision: Clear) -> None:
         # Counted as a write, so that rows are not rolled back before it is done, even if the
         # service goes down meanwhile.
-        self._under_way.enter(call.pointer)
-        self._begin_end(call)
-        self._under_way.claim(call.pointer, decision.changes)
+        call.is_ending = True
+        self._under_way.begin_commit(call.pointer, call, decision.changes)
         call.entries, call.opened, call.claimed = decision.entries, opened, decision.changes
         self._effects.rows.append(call)
 
@@ -725,9 +768,12 @@ class Machine:
         try:
             step(call)
         except Exception as error:  # noqa: BLE001 - also of a bug: the others go on
-            if call.is_answered and not isinstance(error, TuffError):
-                self._effects.bugs.append(error)
-            self._answer(call, error)
+            self._fail(call, error)
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        if call.is_answered and not isinstance(error, TuffError):
+            self._effects.bugs.append(error)
+        self._answer(call, error)
 
     def _answer(
         self,

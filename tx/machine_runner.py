@@ -3,14 +3,14 @@ decision 0058): writes rows, asks the message store, limits the time of calls.""
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from kernel.event_loop import FutureTask, SharedTimeout, Spawn
 from kernel.log_events import event
 from tuff.protocol.errors import TuffError
-from tuff.protocol.requests import PublishEntry
+from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tx.calls import (
     Abort,
     Answer,
@@ -22,6 +22,7 @@ from tx.calls import (
     Invalidate,
     Join,
     Renew,
+    Run,
     SetAside,
     Start,
     StartRequest,
@@ -239,6 +240,20 @@ class MachineRunner:
         await self._result(call, is_limited=is_limited)
         return self._outcome(pointer)
 
+    async def run(
+        self, publish: Sequence[PublishEntry], *, client: str, request_id: str | None
+    ) -> Sequence[RollbackDetail]:
+        """Start, publish and commit: what was published. If a transaction with this request id has
+        committed, that is returned instead. A transaction that fails is aborted.
+
+        Raises: as `start` and `commit`.
+        """
+        self._durable.require_running()
+        start = StartRequest(client=client, is_messages_only=True)
+        published = await self._result(lambda answer: Run(answer, publish, start, request_id))
+        assert isinstance(published, tuple)
+        return published
+
     async def prepare(
         self,
         pointer: int,
@@ -318,17 +333,6 @@ class MachineRunner:
     def topics(self, transaction: OpenTransaction | Outcome) -> list[str]:
         """`ns:topic` of each topic that the transaction published to or stored for, sorted."""
         return self._machine.topics(transaction)
-
-    async def commit_all(self, commits: Iterable[Callable[[Answer], Commit]]) -> list[object]:
-        """Commit transactions together: what each published, or the error with which it failed."""
-        futures = []
-        calls = []
-        for make in commits:
-            future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            futures.append(future)
-            calls.append(make(partial(_set, future)))
-        self.take(calls)
-        return list(await asyncio.gather(*futures, return_exceptions=True))
 
     async def _result(self, make: Callable[[Answer], Call], *, is_limited: bool = True) -> object:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()

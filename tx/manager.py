@@ -1,8 +1,8 @@
 """The transaction service as a whole: makes its parts, opens and closes them, and does its periodic
 work: time-outs, forgetting old outcomes, pruning the invalid list, snapshots.
 
-Callers use the parts: `runner` for transactions, `autocommit`, `sinks`,
-`invalid_list` and `monitoring`; the message store uses `write_permits`.
+Callers use the parts: `runner` for transactions, `sinks`, `invalid_list` and `monitoring`; the
+message store uses `write_permits`.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from pathlib import Path
 from kernel.event_loop import Arrivals, InThread, Spawn
 from kernel.log_events import event
 from tuff.protocol.errors import TransactionsUnavailableError
-from tx.autocommit import Autocommit
 from tx.counters import TransactionCounters
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
@@ -105,7 +104,6 @@ class TransactionManager:
             durable, under_way, pointers, self.timeouts, rows, settings, counters, now_ms=now_ms
         )
         self.runner = runner = MachineRunner(durable, machine, rows, settings, spawn=spawn)
-        self.autocommit = Autocommit(durable, runner)
         self.sinks = Sinks(durable, runner, machine, pointers, settings, counters, now_ms=now_ms)
         self.invalid_list = InvalidList(
             durable, under_way, rows, now_ms=now_ms, last_sweep=last_sweep

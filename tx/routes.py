@@ -1,6 +1,6 @@
 """The HTTP routes of transactions and sinks, and the JSON of their replies (protocol §5)."""
 
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from sys import float_info
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from kernel.exchange import (
 from tuff.protocol import json_bodies, operations
 from tuff.protocol.errors import (
     BadRequestError,
+    EmptyPublishError,
     InvalidTimeoutError,
     OverloadedError,
     StartWithdrawnError,
@@ -42,7 +43,7 @@ from tuff.protocol.json_bodies import (
 from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.calls import Commit, Start, StartRequest
+from tx.calls import Call, Commit, Run, Start, StartRequest
 from tx.durable_state import ServiceState
 from tx.invalid_list import Invalids
 from tx.machine_runner import MachineRunner
@@ -56,6 +57,7 @@ from tx.state import Sink, StateImage
 
 _START = "the start of a transaction"
 _COMMIT_MEMBERS = frozenset({"changes", "publish", "readOnly", "then"})
+_RUN_MEMBERS = frozenset({"publish", "client", "requestId"})
 _START_MEMBERS = frozenset(
     {"type", "timeout", "client", "lists", "lease", "requestId", "messagesOnly"}
 )
@@ -67,7 +69,6 @@ def routes(manager: TransactionManager) -> list[Route]:
     service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
     need_it = [
         Route(operations.GET_OVERVIEW, service.overview),
-        Route(operations.RUN_TRANSACTION, one.run),
         Route(operations.WITHDRAW_START, one.withdraw),
         Route(operations.LIST_PREPARED, service.prepared),
         Route(operations.LIST_INVALID, service.invalids),
@@ -91,6 +92,7 @@ def routes(manager: TransactionManager) -> list[Route]:
     return [
         batch_route(operations.START_TRANSACTION, one.start),
         batch_route(operations.COMMIT, one.commit),
+        batch_route(operations.RUN_TRANSACTION, one.run),
         *(route.wrapped(while_running(manager, route.handler)) for route in need_it),
         Route(operations.STOP_SERVICE, service.stop),
         Route(operations.START_SERVICE, service.start),
@@ -149,14 +151,31 @@ class _TransactionRoutes:
 
     def commit(self, requests: Sequence[Request]) -> None:
         """Commit transactions."""
+        self._take(requests, self._commit_of)
+
+    def run(self, requests: Sequence[Request]) -> None:
+        """Start transactions, publish, and commit."""
+        self._take(requests, self._run_of)
+
+    def _take(self, requests: Sequence[Request], call_of: Callable[[Request], Call]) -> None:
         self._manager.durable.require_running()
         calls = []
         for request in requests:
             try:
-                calls.append(self._commit_of(request))
+                calls.append(call_of(request))
             except TuffError as error:
                 request.reply(error)
         self._runner.take(calls)
+
+    def _run_of(self, request: Request) -> Run:
+        body = _members_of(request, _RUN_MEMBERS, what="a run")
+        entries, caller = _entries(body), request.caller
+        start = StartRequest(client=client_of(body), is_messages_only=True, caller=caller)
+        answer = partial(self._answer_commit, request, None)
+        run = Run(answer, entries, start, _request_id(body, caller))
+        if not entries:
+            raise EmptyPublishError("a run publishes something; name at least one entry")
+        return run
 
     def _commit_of(self, request: Request) -> Commit:
         body = _members_of(request, _COMMIT_MEMBERS, what="a commit")
@@ -249,16 +268,6 @@ class _TransactionRoutes:
                 return value_reply(request, {"state": outcome.state.value})
             case other:
                 raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
-
-    async def run(self, request: Request) -> Reply:
-        body = _members_of(request, {"publish", "client", "requestId"}, what="a run")
-        outcome = await self._manager.autocommit.run(
-            _entries(body),
-            client=client_of(body),
-            request_id=_request_id(body, request.caller),
-            caller=request.caller,
-        )
-        return value_reply(request, _committed_object(outcome.published))
 
     async def abort(self, request: Request) -> Reply:
         _members_of(request, (), what="an abort")
@@ -428,7 +437,7 @@ def _start_behind(commit: Mapping[str, object], caller: Caller | None) -> _Start
 
 
 def _flag(body: Mapping[str, object], name: str, *, default: bool) -> bool:
-    return flag_from_json(body.get(name, default), what=name)
+    return flag_from_json(body[name], what=name) if name in body else default
 
 
 def _changes(body: Mapping[str, object]) -> frozenset[bytes] | None:
@@ -495,7 +504,8 @@ def _epoch(request: Request) -> int:
 
 
 def _members_of(request: Request, members: Collection[str], *, what: str) -> Mapping[str, object]:
-    read_query(request.query, parameters=())
+    if request.query:
+        read_query(request.query, parameters=())
     return members_of(request, members=members, what=what)
 
 

@@ -156,10 +156,16 @@ class UnderWay:
         activity.claim = activity.end = None
         self.resume(transaction_id)
 
-    def claim(self, transaction_id: int, changes: frozenset[bytes]) -> None:
-        """Take the changes, which no other transaction claims, and the end of this transaction."""
-        assert self.claimed_by(changes) is None
-        self._of[transaction_id].claim = changes
+    def begin_commit(self, transaction_id: int, call: object, changes: frozenset[bytes]) -> None:
+        """This call ends the transaction, and begins to write its rows: from now on no other write
+        passes, and it has the changes, which no other transaction claims. `leave` says that the
+        rows are written, `finish_end` that the end is recorded."""
+        assert self._claimed_by.keys().isdisjoint(changes)
+        activity = self._activity(transaction_id)
+        assert activity.end in (None, call), f"two calls end {transaction_id}"
+        activity.write_count += 1
+        activity.end = call
+        activity.claim = changes
         self._claimed_by.update(dict.fromkeys(changes, transaction_id))
 
     def has_claim(self, transaction_id: int) -> bool:

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 
 from kernel.event_loop import FutureTask
 from kernel.log_events import event
@@ -52,6 +52,7 @@ from tuff.protocol.transaction import POINTERS_PER_MS
 log = logging.getLogger(__name__)
 
 ROLLBACK_RANGES_MAX = 1_000  # of a step; each has a row at least, so more are too many for a batch
+HOME_NAMES_MAX = 1_024  # names of topics that are remembered: each commit records those of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +190,7 @@ class TransactionRows:
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
         found = self._state.index.topics(transaction_pointers)
-        return sorted({str(topic.home) for topic in found})
+        return sorted({_home_name(topic) for topic in found}) if found else []
 
     def is_carried(self, pointer: int) -> bool:
         """Whether a message row or a stored payload of this pointer may exist."""
@@ -392,6 +393,11 @@ class TransactionRows:
         for each in entries:
             if self._state.topics.is_foreign(each.topic):
                 raise ownership_moving(each.topic)
+
+
+@lru_cache(HOME_NAMES_MAX)
+def _home_name(topic: TopicId) -> str:
+    return str(topic.home)
 
 
 def _undecided(store: Store, *, entry: IndexedRange) -> _Undecided:

@@ -96,10 +96,10 @@ class Recovered(Life):
     async def run(self, name: str) -> tuple[int, str]:
         """Publish another message in a run: its pointer and payload."""
         entry = PublishEntry(topic=TopicId(NAMESPACE, name), payloads=(b"later",))
-        outcome = await self._components.transactions.autocommit.run(
+        published = await self._components.transactions.runner.run(
             [entry], client="", request_id=None
         )
-        return outcome.published[0].pointer, "later"
+        return published[0].pointer, "later"
 
 
 def read_at(invoked: int, *actions: Action) -> Attempt:

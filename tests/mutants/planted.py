@@ -437,12 +437,10 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a repeated request id runs again",
-        "tx/autocommit.py",
-        "            if outcome is not None:\n                await",
-        "            if False:\n                await",
-        (
-            "tests/tx/test_autocommit.py::test_a_run_is_one_transaction_and_its_request_id_runs_once",
-        ),
+        "tx/machine.py",
+        "            if outcome is not None:\n                self._answer(call, outcome.published",
+        "            if False:\n                self._answer(call, outcome.published",
+        ("tests/tx/test_run.py::test_a_run_is_one_transaction_and_its_request_id_runs_once",),
     ),
     # Disk
     Mutant(

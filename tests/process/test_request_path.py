@@ -3,7 +3,7 @@
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -11,6 +11,7 @@ import pytest
 
 from process.listener import Listener
 from tests.scripts.world import World
+from tuff.protocol.session_frames import PATH, PROTOCOL, FrameReader, Kind, frame
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = tuple(
@@ -19,8 +20,42 @@ SERVER = tuple(
 )
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text("utf-8")
 PUBLISH_FUNCTIONS_MAX = 131  # of the server, with comprehensions and some that a timer runs
+COMMIT_FUNCTIONS_MAX = 276  # of the server, over a session, with some that a timer runs
 POLL_FUNCTIONS_MAX = 90  # of the server, with some that a timer runs
+START, COMMIT = 16, 18  # numbers of operations (docs/session.md)
 TOPIC = "/v1/namespaces/default/topics/audit"
+
+
+class SessionConnection:
+    """Sends calls over a session, one after the other."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames = FrameReader(frame_bytes_max=1 << 20)
+
+    async def begin(self) -> None:
+        self._writer.write(
+            f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            f"Upgrade: {PROTOCOL}\r\n\r\n".encode()
+        )
+        assert (await self._reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        await self._next()
+
+    async def call(self, operation: int, *parameters: str, body: object) -> Mapping[str, object]:
+        """The body of the reply, which is a success."""
+        self._writer.write(frame(Kind.CALL, 1, operation, parameters, None, body))
+        _, _, status, _, value = await self._next()
+        assert status in {200, 201}, value
+        assert isinstance(value, dict)
+        return value
+
+    async def _next(self) -> list[object]:
+        while True:
+            frames, error = self._frames.feed(await self._reader.read(1 << 16))
+            assert error is None
+            if frames:
+                return frames[0][1]
 
 
 class Connection:
@@ -48,15 +83,29 @@ class Connection:
 
 
 @pytest.fixture
-async def connection(tmp_path: Path) -> AsyncIterator[Connection]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     world = World(tmp_path)
     await world.start()
+    yield world
+    await world.stop()
+
+
+@pytest.fixture
+async def connection(world: World) -> AsyncIterator[Connection]:
     listener: Listener | None = world.life.listener
     assert listener is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", world.life.port)
     yield Connection(reader, writer)
     writer.close()
-    await world.stop()
+
+
+@pytest.fixture
+async def session(world: World) -> AsyncIterator[SessionConnection]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.life.port)
+    session = SessionConnection(reader, writer)
+    await session.begin()
+    yield session
+    writer.close()
 
 
 async def fewest_functions(works: Iterable[Awaitable[object]]) -> set[tuple[str, str]]:
@@ -115,6 +164,30 @@ async def test_a_commit_passes_through_the_files_that_are_listed(connection: Con
     )
 
     assert sorted({file for file, _ in found}) == listed("a commit with a publish")
+
+
+async def test_a_commit_over_a_session_stays_within_its_budget(
+    connection: Connection, session: SessionConnection
+) -> None:
+    await connection.send("PUT", TOPIC, "{}")
+    ids = [await session.call(START, body={}) for _ in range(6)]
+    commits = [
+        session.call(
+            COMMIT,
+            str(started["transactionId"]),
+            body={
+                "changes": [b"%d-%d" % (index, key) for key in range(10)],
+                "publish": [{"namespace": "default", "topic": "audit", "messages": [b"a"]}],
+            },
+        )
+        for index, started in enumerate(ids)
+    ]
+    await commits[0]
+
+    found = await fewest_functions(commits[1:])
+
+    assert sorted({file for file, _ in found}) == listed("a commit over a session")
+    assert len(found) <= COMMIT_FUNCTIONS_MAX
 
 
 async def test_a_poll_of_the_tail_in_a_transaction_stays_within_its_budget(

@@ -230,18 +230,18 @@ class Client:
             PublishEntry(topic=self._observed.topics[each.topic].id, payloads=each.payloads)
             for each in run.entries
         ]
-        call = self._server.transactions.autocommit.run
+        call = self._server.transactions.runner.run
         try:
-            outcome = await call(publish, client="", request_id=run.request_id)
+            published = tuple(await call(publish, client="", request_id=run.request_id))
         except (UnavailableError, TopicNotFoundError):
             return
         if self._observed.may_forget:
             return
-        if run.published not in (None, outcome.published):
+        if run.published not in (None, published):
             raise BrokenPromiseError(f"promise 9: {run.request_id} ran twice")
-        run.published = outcome.published
-        self.note_state(run.tx, invoked, outcome.state.value, None)
-        for each, detail in zip(run.entries, outcome.published, strict=True):
+        run.published = published
+        self.note_state(run.tx, invoked, "committed", None)
+        for each, detail in zip(run.entries, published, strict=True):
             each.pointer = detail.pointer
             self._done(each, detail.first, detail.last)
 

@@ -1,7 +1,7 @@
 """A transaction service on a real directory, with a clock, a disk and rows that a test moves."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,7 +18,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.calls import StartRequest
+from tx.calls import Answer, Commit, StartRequest
 from tx.leadership import Leadership
 from tx.manager import TransactionManager
 from tx.mixed_backups import RecordedFiles
@@ -268,7 +268,7 @@ class Service:
         )
         self.durable = self.manager.durable
         self.runner = self.manager.runner
-        self.autocommit, self.sinks = self.manager.autocommit, self.manager.sinks
+        self.sinks = self.manager.sinks
         self.invalid_list = self.manager.invalid_list
         self.monitoring, self.write_permits = self.manager.monitoring, self.manager.write_permits
 
@@ -337,6 +337,16 @@ class Service:
         committing = asyncio.create_task(work)
         await turns()
         return committing
+
+    async def commit_all(self, commits: Iterable[Callable[[Answer], Commit]]) -> list[object]:
+        """Commit transactions together: what each published, or the error with which it failed."""
+        answers: list[asyncio.Future[object]] = []
+        calls = []
+        for make in commits:
+            answers.append(asyncio.get_running_loop().create_future())
+            calls.append(make(answers[-1].set_result))
+        self.runner.take(calls)
+        return list(await asyncio.gather(*answers))
 
     async def break_log(self, tx: OpenTransaction) -> None:
         """Let the log fail at the commit of this transaction; the disk then works again."""

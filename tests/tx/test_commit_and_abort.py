@@ -284,7 +284,7 @@ async def test_commits_that_come_together_share_a_write_and_a_sync(
     opened = [await service.begin() for _ in range(5)]
     syncs_before = service.disk.sync_count
 
-    answers = await service.runner.commit_all(
+    answers = await service.commit_all(
         commit(tx, b"%d" % tx.transaction_id, publish=publish) for tx in opened
     )
 
@@ -301,7 +301,7 @@ async def test_a_commit_whose_rows_fail_does_not_fail_its_neighbours(service: Se
     failed = opened[1]
     service.rows.failures[failed.transaction_id] = TopicNotFoundError("it was deleted")
 
-    answers = await service.runner.commit_all(map(commit, opened))
+    answers = await service.commit_all(map(commit, opened))
 
     assert [type(each) for each in answers] == [tuple, TopicNotFoundError, tuple]
     states = [await service.state_of(tx.transaction_id) for tx in opened]
@@ -313,13 +313,13 @@ async def test_rows_that_fail_fail_all_commits_of_their_write(service: Service) 
     opened = [await service.begin() for _ in range(2)]
     service.rows.failure = StorageUnavailableError("disk full")
 
-    answers = await service.runner.commit_all(commits(opened))
+    answers = await service.commit_all(commits(opened))
 
     assert answers == [service.rows.failure] * 2
     assert service.rows.marked == [tx.transaction_id for tx in opened]
     service.rows.failure = None
     following = [await service.begin() for _ in range(2)]  # nothing claims their changes any more
-    answers = await service.runner.commit_all(commits(following))
+    answers = await service.commit_all(commits(following))
     assert [type(each) for each in answers] == [tuple, tuple]
 
 
@@ -332,9 +332,7 @@ async def test_a_commit_that_waits_or_is_refused_delays_none_that_came_with_it(
     foreign = CommitOf(fourth, [entry(b"a", pointer=7)])
 
     waiting = asyncio.create_task(
-        service.runner.commit_all(
-            [commit(first, b"k"), commit(second, b"k"), commit(third), foreign]
-        )
+        service.commit_all([commit(first, b"k"), commit(second, b"k"), commit(third), foreign])
     )
     await turns()
     assert service.rows.batches == [1]
@@ -364,7 +362,7 @@ async def test_a_commit_that_asks_other_servers_delays_none_that_came_with_it(
     service.rows.asks_others = True
     opened = [await service.begin() for _ in range(2)]
 
-    answers = await service.runner.commit_all(
+    answers = await service.commit_all(
         [commit(opened[0], b"k"), commit(opened[1], b"k2", publish=False)]
     )
 
@@ -374,7 +372,7 @@ async def test_a_commit_that_asks_other_servers_delays_none_that_came_with_it(
 async def test_commits_that_a_failing_log_cuts_off_say_so(service: Service) -> None:
     opened, other = [await service.begin() for _ in range(2)], await service.begin()
     service.rows.writing.clear()
-    ending = asyncio.create_task(service.runner.commit_all(map(commit, opened)))
+    ending = asyncio.create_task(service.commit_all(map(commit, opened)))
     await turns()
     await service.break_log(other)
     await service.durable.reopen()
@@ -393,7 +391,7 @@ async def test_commits_that_take_too_long_go_on_by_themselves(new_service: NewSe
     opened = [await service.begin() for _ in range(2)]
     service.rows.writing.clear()
 
-    answers = await service.runner.commit_all(map(commit, opened))
+    answers = await service.commit_all(map(commit, opened))
 
     assert [type(each) for each in answers] == [TransactionsUnavailableError] * 2
     assert all("under way" in str(each) for each in answers)

@@ -90,9 +90,7 @@ def test_writes_under_way_are_listed_and_ends_are_not() -> None:
 def test_a_claim_is_given_back_when_the_end_is_over() -> None:
     activities, _ = under_way()
     order: list[str] = []
-    activities.enter(1)
-    activities.begin_end(1, "call")
-    activities.claim(1, frozenset({b"a", b"b"}))
+    activities.begin_commit(1, "call", frozenset({b"a", b"b"}))
     activities.park(1, noting(order), "other")
     assert activities.claimed_by([b"c", b"b"]) == 1
     assert activities.claimed_by([b"c"]) is None

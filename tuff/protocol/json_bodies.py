@@ -120,11 +120,11 @@ def check_object(value: object, *, members: Collection[str], what: str) -> Mappi
     Raises:
         BadRequestError: it is not; the text names the wrong member.
     """
-    found = object_from_json(value, what=what)
-    for name in found:
-        if name not in members:
-            known = ", ".join(sorted(members)) or "no members"
-            raise BadRequestError(f"{what} has no member {shown(name)}; it takes {known}")
+    found = value if isinstance(value, dict) else object_from_json(value, what=what)
+    if not all(map(members.__contains__, found)):
+        name = next(each for each in found if each not in members)
+        known = ", ".join(sorted(members)) or "no members"
+        raise BadRequestError(f"{what} has no member {shown(name)}; it takes {known}")
     return found
 
 

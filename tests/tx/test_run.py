@@ -1,4 +1,4 @@
-"""Autocommit: a transaction in one call, and its request id (protocol §5.2, `run`)."""
+"""Runs: a transaction in one call, and its request id (protocol §5.2, `run`)."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from tx.outcomes import EndedState
 async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Service) -> None:
     service.rows.writing.clear()
     runs = [
-        asyncio.create_task(service.autocommit.run([entry(b"a")], client="me", request_id="r"))
+        asyncio.create_task(service.runner.run([entry(b"a")], client="me", request_id="r"))
         for _ in range(3)
     ]
     await turns()
@@ -23,9 +23,9 @@ async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Se
 
     outcomes = await asyncio.gather(*runs)
 
-    assert len({outcome.transaction_id for outcome in outcomes}) == 1
+    assert len({detail.pointer for published in outcomes for detail in published}) == 1
     assert len(service.rows.published) == 1
-    repeated = await service.autocommit.run([entry(b"x")], client="me", request_id="r")
+    repeated = await service.runner.run([entry(b"x")], client="me", request_id="r")
     assert repeated == outcomes[0]
 
 
@@ -34,7 +34,7 @@ async def test_endings_under_way_at_a_stop_get_their_outcome(service: Service) -
     tx, other = await service.begin(), await service.begin()
     service.rows.writing.clear()
     runs = [
-        asyncio.create_task(service.autocommit.run([entry(b"a")], client="me", request_id=each))
+        asyncio.create_task(service.runner.run([entry(b"a")], client="me", request_id=each))
         for each in ("r", "r", None)
     ]
     runs.append(
@@ -48,14 +48,15 @@ async def test_endings_under_way_at_a_stop_get_their_outcome(service: Service) -
     await service.manager.stop_service()
     service.rows.writing.set()
     service.disk.release()
-    *committed, aborted = await asyncio.gather(*runs)
+    *published, committed, aborted = await asyncio.gather(*runs)
 
-    assert {outcome.state for outcome in committed} == {EndedState.COMMITTED}
-    assert committed[0] == committed[1]
+    assert [len(each) for each in published] == [1, 1, 1]
+    assert published[0] == published[1] != published[2]
+    assert committed.state is EndedState.COMMITTED
     assert aborted.state is EndedState.ABORTED
     assert len(service.rows.published) == 3
     with pytest.raises(TransactionsUnavailableError):
-        await service.autocommit.run([entry(b"a")], client="me", request_id="r")
+        await service.runner.run([entry(b"a")], client="me", request_id="r")
 
 
 @pytest.mark.parametrize("fails_at", ["refusal", "failure"])  # before and during its rows
@@ -64,9 +65,9 @@ async def test_a_run_that_fails_ends_as_aborted_and_frees_its_request_id(
 ) -> None:
     setattr(service.rows, fails_at, StorageUnavailableError("disk full"))
     with pytest.raises(StorageUnavailableError):
-        await service.autocommit.run([entry(b"a")], client="me", request_id="r")
+        await service.runner.run([entry(b"a")], client="me", request_id="r")
 
     [aborted] = (await service.durable.durable_image()).outcomes
     assert aborted.state is EndedState.ABORTED
     setattr(service.rows, fails_at, None)
-    await service.autocommit.run([entry(b"a")], client="me", request_id="r")
+    await service.runner.run([entry(b"a")], client="me", request_id="r")

@@ -192,7 +192,8 @@ class DurableState:
             TransactionsUnavailableError: the service is down.
         """
         state = self._running or self.decided
-        lsn = self._whole_log.append(edit)
+        log = self._log or self._whole_log  # the property only raises
+        lsn = log.append(edit)
         state.apply(lsn, edit)
         return lsn
 

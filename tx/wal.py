@@ -168,7 +168,8 @@ class WriteAheadLog:
 
     def append(self, edit: Edit) -> int:
         """Queue the edit; its LSN. Raises: TransactionsUnavailableError: the log failed."""
-        self._require_whole()
+        if self._failure is not None:
+            self._require_whole()
         lsn = self._last_lsn = self._last_lsn + 1
         self._writer.put_aside((lsn, edit))
         if self._alarm is None:

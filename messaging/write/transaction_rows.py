@@ -101,6 +101,7 @@ class TransactionRows:
         self._reported: set[bytes] = set()  # index keys of rows that wait; it was logged once
         # The polls that read in the snapshot of a transaction, by its pointer.
         self._readers: dict[int, dict[asyncio.Event, None]] = {}
+        self._home_name = lru_cache(HOME_NAMES_MAX)(_home_name)
         self.check_entries = publisher.check_entries
         self.check_now = publisher.check_now
         self.publish_final = publisher.publish_final
@@ -190,7 +191,7 @@ class TransactionRows:
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
         found = self._state.index.topics(transaction_pointers)
-        return sorted({_home_name(topic) for topic in found}) if found else []
+        return sorted({self._home_name(topic) for topic in found}) if found else []
 
     def is_carried(self, pointer: int) -> bool:
         """Whether a message row or a stored payload of this pointer may exist."""
@@ -395,7 +396,6 @@ class TransactionRows:
                 raise ownership_moving(each.topic)
 
 
-@lru_cache(HOME_NAMES_MAX)
 def _home_name(topic: TopicId) -> str:
     return str(topic.home)
 

@@ -82,7 +82,9 @@ _COMMIT = (
 _CHECK = _around(
     "commit begun", "entries checked", COMMIT, "messaging.write.publish:Publisher.check_now"
 )
-_CLAIM = _around("nothing claimed yet", "claimed", COMMIT, "tx.writes_and_claims:UnderWay.begin_commit")
+_CLAIM = _around(
+    "nothing claimed yet", "claimed", COMMIT, "tx.writes_and_claims:UnderWay.begin_commit"
+)
 _HANDED_OVER = _around(
     "rows not handed over yet",
     "rows reported",

@@ -9,6 +9,7 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TransactionsUnavailableError,
 )
+from tx.calls import Run, StartRequest
 from tx.outcomes import EndedState
 
 
@@ -27,6 +28,41 @@ async def test_a_run_is_one_transaction_and_its_request_id_runs_once(service: Se
     assert len(service.rows.published) == 1
     repeated = await service.runner.run([entry(b"x")], client="me", request_id="r")
     assert repeated == outcomes[0]
+
+
+async def test_runs_that_come_together_share_a_write_and_a_sync(service: Service) -> None:
+    answers = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    syncs_before = service.disk.sync_count
+
+    service.runner.take(
+        [Run(answer.set_result, [entry(b"a")], StartRequest(), None) for answer in answers]
+    )
+    published = await asyncio.gather(*answers)
+
+    assert len({detail.pointer for (detail,) in published}) == 3
+    assert service.rows.batches == [3]
+    assert service.disk.sync_count == syncs_before + 1
+
+
+async def test_a_run_that_waits_for_another_runs_itself_if_that_one_fails(
+    service: Service,
+) -> None:
+    service.rows.writing.clear()
+    service.rows.failure = StorageUnavailableError("disk full")
+    first, second = (
+        asyncio.create_task(service.runner.run([entry(b"a")], client="me", request_id="r"))
+        for _ in range(2)
+    )
+    await turns()
+    service.rows.writing.set()
+
+    with pytest.raises(StorageUnavailableError):
+        await first
+    with pytest.raises(StorageUnavailableError):
+        await second
+
+    outcomes = (await service.durable.durable_image()).outcomes
+    assert [outcome.state for outcome in outcomes] == [EndedState.ABORTED] * 2
 
 
 async def test_endings_under_way_at_a_stop_get_their_outcome(service: Service) -> None:

@@ -15,7 +15,7 @@ from admin.data_directory import DataDirectory, new_directory
 from admin.findings import CorruptDataError, RefusedError
 from admin.fsck import check
 from admin.transaction_files import write_transaction_files
-from messaging.engines.engine import Engine
+from messaging.engines.engine_interface import Engine
 from messaging.engines.leveldb import LevelDbStore
 from process.backup_format import FIRST_KEY, KEYS_STOP, ROWS, TRANSACTIONS, Row, unpack_rows
 from tuff.protocol.sentences import counted

@@ -20,7 +20,7 @@ from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError, Finding, RefusedError, StoreMissingError
 from admin.fsck import check
 from admin.salvage import salvage
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
 from messaging.read.poll import Poll
 from process.directory_locks import DirectoryNameError
 from tuff.protocol.errors import TuffError

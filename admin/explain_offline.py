@@ -15,8 +15,8 @@ from admin.transaction_files import TransactionFiles
 from kernel.exchange import Caller
 from messaging.engines.leveldb import LevelDbStore
 from messaging.log.loading import load
-from messaging.log.store_state import OpenStore, StoreState
-from messaging.read.explain import Explainer, explanation_body
+from messaging.log.state_in_memory import OpenStore, StoreState
+from messaging.read.explanation_facts import Explainer, explanation_body
 from messaging.read.poll import Poll
 from messaging.settings import MessagingSettings
 from messaging.transactions_interface import WritePermit

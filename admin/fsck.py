@@ -18,7 +18,7 @@ from messaging.log.pointer_index import PAYLOAD_ROWS, IndexedRange
 from messaging.log.store_end import FILE_NAME, DamagedEndError, loss_advice, read_end
 from messaging.log.topics import TopicRecord, partition_rows
 from messaging.model.partitions import ONE_PARTITION
-from messaging.model.rows import (
+from messaging.model.row_format import (
     BEFORE_ALL,
     DELAYED,
     HOLDS,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
 from messaging.engines.hbase.connections_and_writes import regions_of
 from messaging.engines.hbase.layout import FAMILY, encoded_name
 from tuff_storage.hbase_gateway import Gateways, error_text

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import sleep
 
 from admin.hbase_regions import Region, Regions
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
 from messaging.engines.hbase.connections_and_writes import gateways_of
 from messaging.engines.hbase.layout import METADATA, SALTED, TABLES, RowRange
 from messaging.engines.hbase.scan import read
@@ -38,7 +38,7 @@ from messaging.log.region_observers import (
     state_time_ms,
 )
 from messaging.log.topics import TopicRecord
-from messaging.model.rows import (
+from messaging.model.row_format import (
     HOLDS,
     TOPICS,
     Hold,

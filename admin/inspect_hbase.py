@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from admin.inspect_tables import Line, decoded
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
 from messaging.engines.hbase.connections_and_writes import gateways_of, regions_of
 from messaging.engines.hbase.layout import MESSAGE, METADATA, PAYLOAD, RowRange
 from messaging.engines.hbase.scan import read

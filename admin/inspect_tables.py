@@ -13,9 +13,9 @@ from pathlib import Path
 
 from admin.findings import RefusedError
 from admin.readable_rows import TABLE_NAMES
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
 from messaging.engines.leveldb import LevelDbStore
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.log.pointer_index import (
     ASIDE_ROWS,
     DELAYED_ROWS,
@@ -26,7 +26,7 @@ from messaging.log.pointer_index import (
 from messaging.log.topics import TopicRecord
 from messaging.model.attributes import decode_attributes
 from messaging.model.producer_rows import GapRow, ProducerRow, split_producer_key
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DELAYED,
     HOLDS,
     INDEX,

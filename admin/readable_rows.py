@@ -31,7 +31,7 @@ from messaging.model.packed_rows import (
     whole_rows,
 )
 from messaging.model.producer_rows import GapRow, ProducerRow, split_producer_key
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DELAYED,
     HOLDS,
     INDEX,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from messaging.log.pointer_index import IndexedRange
-from messaging.model.rows import MessageRow, offset_after
+from messaging.model.row_format import MessageRow, offset_after
 from tuff.protocol.ids import Offset
 
 

@@ -21,10 +21,10 @@ from admin.readable_rows import (
 from admin.salvage_aside import AsideRows
 from admin.salvage_transactions import ProvenOutcome
 from admin.salvage_visibility import RowVisibility
-from messaging.engines.engine import Engine, StoreError
+from messaging.engines.engine_interface import Engine, StoreError
 from messaging.log.pointer_index import ASIDE_ROWS, IndexedRange
 from messaging.log.topics import TTL_S_MAX, TopicRecord, partition_rows
-from messaging.model.rows import (
+from messaging.model.row_format import (
     BEFORE_ALL,
     DELAYED,
     INDEX,

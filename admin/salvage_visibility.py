@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from admin.readable_rows import ReadableRows, ReadRow, Version
 from admin.salvage_transactions import ProvenOutcome
-from messaging.model.rows import INDEX, MessageRow
+from messaging.model.row_format import INDEX, MessageRow
 from tuff_storage.leveldb.manifest import LOG_SUFFIX
 
 _POINTER_SIZE = 8

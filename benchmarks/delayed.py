@@ -27,7 +27,7 @@ from statistics import median, quantiles
 
 from benchmarks.processes import Running, tuff
 from messaging.engines.leveldb import LevelDbStore
-from messaging.model.rows import MessageRow, delayed_key, prefix_of
+from messaging.model.row_format import MessageRow, delayed_key, prefix_of
 from tuff.protocol.ids import DelayedId, Offset, TopicId
 
 TOPIC = TopicId("default", "late")

@@ -26,9 +26,9 @@ import happybase
 from benchmarks.machine import describe
 from benchmarks.processes import tuff
 from benchmarks.results import RESULTS
+from messaging.engines.hbase.engine import HBaseStore
 from messaging.engines.hbase.layout import Layout, cells_of
-from messaging.engines.hbase.store import HBaseStore
-from messaging.model.rows import (
+from messaging.model.row_format import (
     MESSAGES,
     METADATA,
     MessageRow,

@@ -15,8 +15,8 @@ ANSWER_S_MAX = 3.0  # seconds; members of the group wait meanwhile
 
 
 class PartitionsClient:
-    """A `messaging.groups.coordinator.OwnersOfPartitions`: it asks by the routes that clients use.
-    Lives on the event loop."""
+    """A `messaging.groups.consumer_coordinator.OwnersOfPartitions`: it asks by the routes that
+    clients use. Lives on the event loop."""
 
     def __init__(self, ownership: Ownership, peers: Asks) -> None:
         self._ownership = ownership

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernel.exchange import Reply, Request, Route, json_reply, read_object, read_query
+from messaging.engines.row_store import Store
 from messaging.engines.space_on_disk import SpaceOnDisk
-from messaging.engines.store import Store
-from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.log.topics import Topic, topic_of
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DELAYED,
     MESSAGES,
     PAYLOADS,

@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING
 
 from kernel.log_events import event
 from messaging.disk_use import DiskUse
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
+from messaging.engines.row_store import Store
 from messaging.engines.space_on_disk import SpaceOnDisk
-from messaging.engines.store import Store
-from messaging.groups.coordinator import GroupCoordinator
-from messaging.groups.share_groups import ShareGroups
+from messaging.groups.consumer_coordinator import GroupCoordinator
+from messaging.groups.share_coordinator import ShareGroups
 from messaging.log.loading import Loaded, load, load_member
+from messaging.log.read_lease import StoreHolderCheck
 from messaging.log.region_observers import RegionObservers
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.log.store_end import MessagesLostError, StoreEnd, StoreEndFile, loss_advice
-from messaging.log.store_holder import StoreHolderCheck
-from messaging.log.store_state import OpenStore, StoreState
-from messaging.model.rows import StoreMetadata
+from messaging.model.row_format import StoreMetadata
 from messaging.read.counts import MessageCounts
-from messaging.read.explain import Explainer
+from messaging.read.explanation_facts import Explainer
 from messaging.read.inspection import TopicInspection
 from messaging.read.offsets_and_splits import TopicOffsets
-from messaging.read.partition_waits import PartitionWaits
 from messaging.read.poll import Polls
+from messaging.read.wait_for_partitions import PartitionWaits
 from messaging.retention.cleaner import RetentionCleaner
 from messaging.retention.compaction import Compaction
 from messaging.retention.holds_and_positions import HoldsAndPositions
@@ -41,10 +41,10 @@ from messaging.topic_changes import TopicChanges
 from messaging.topic_overview import TopicOverview
 from messaging.transactions_interface import TransactionView
 from messaging.write.delayed import DelayedMessages
-from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.publish import Publisher
 from messaging.write.transaction_rows import TransactionRows
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import Write, WriteQueue
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.sentences import counted
@@ -67,7 +67,7 @@ def _no_reason() -> str | None:
 
 
 def _observers(
-    settings: MessagingSettings, store: OpenStore, state: StoreState, committer: GroupCommitter
+    settings: MessagingSettings, store: OpenStore, state: StoreState, committer: WriteQueue
 ) -> RegionObservers | None:
     if not settings.observer_directory:
         return None
@@ -93,7 +93,7 @@ class MessagingService:
         self,
         store: OpenStore,
         state: StoreState,
-        committer: GroupCommitter,
+        committer: WriteQueue,
         settings: MessagingSettings,
         *,
         observe: Callable[[str, float], None],
@@ -160,7 +160,7 @@ class MessagingService:
             await self._open_again()
         if self.store.is_up:
             # The timers of the event loop do not count the time in which the machine was suspended.
-            self.state.look_times.changed.set()
+            self.state.due_times.changed.set()
             await self.rows.retry_rollbacks()
             await self.groups.tick()
             self.share_groups.forget_moved()

@@ -17,9 +17,9 @@ from kernel.exchange import (
     read_query,
     require_json,
 )
-from messaging.engines.engine import StoreDamagedError
-from messaging.engines.store import Store
-from messaging.log.store_state import OpenStore, StoreState, require_topic
+from messaging.engines.engine_interface import StoreDamagedError
+from messaging.engines.row_store import Store
+from messaging.log.state_in_memory import OpenStore, StoreState, require_topic
 from messaging.log.topics import (
     TTL_S_MAX,
     Topic,
@@ -32,7 +32,7 @@ from messaging.log.topics import (
 from messaging.model.packed_rows import is_packed, row_count
 from messaging.model.parameters import boolean, id_or_time_from
 from messaging.model.partitions import ONE_PARTITION, PARTITIONS_COUNT_MAX, Partitions
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DELAYED,
     HOLDS,
     MESSAGES,
@@ -48,8 +48,8 @@ from messaging.model.rows import (
 from messaging.model.visibility import first_id
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.settings import MessagingSettings
-from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import Write, WriteQueue
 from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
@@ -109,7 +109,7 @@ class TopicChanges:
         self,
         store: OpenStore,
         state: StoreState,
-        committer: GroupCommitter,
+        committer: WriteQueue,
         settings: MessagingSettings,
         offsets: TopicOffsets,
     ) -> None:

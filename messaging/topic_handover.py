@@ -9,20 +9,20 @@ import asyncio
 from collections.abc import Collection
 from functools import partial
 
-from messaging.engines.engine import SharedStore
-from messaging.engines.store import Store
+from messaging.engines.engine_interface import SharedStore
+from messaging.engines.row_store import Store
 from messaging.log.loading import LoadedTopics, load_topics
-from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.log.topics import Topic, TopicRecord
-from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import Write, WriteQueue
 from tuff.protocol.ids import Floor, TopicId
 
 
 class TopicHandover:
     """Lives on the event loop. One call at a time for each topic."""
 
-    def __init__(self, store: OpenStore, state: StoreState, committer: GroupCommitter) -> None:
+    def __init__(self, store: OpenStore, state: StoreState, committer: WriteQueue) -> None:
         self._store = store
         self._state = state
         self._committer = committer

@@ -4,9 +4,9 @@ it (protocol §3.13). Lives on the event loop."""
 from contextlib import suppress
 
 from kernel.exchange import Reply, Request, Route, json_reply
+from messaging.groups.consumer_coordinator import GroupCoordinator, group_log_of
+from messaging.groups.consumer_routes import group_body
 from messaging.groups.consumer_state import GroupState
-from messaging.groups.coordinator import GroupCoordinator, group_log_of
-from messaging.groups.routes import group_body
 from messaging.log.topics import topic_of
 from messaging.read.offsets_and_splits import TopicOffsets, offsets_body
 from messaging.retention.holds_and_positions import HoldsAndPositions, hold_body, position_body

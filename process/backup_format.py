@@ -13,7 +13,7 @@ transaction.
 import struct
 from collections.abc import Iterable, Iterator
 
-from messaging.model.rows import ALL_TABLES, is_whole, prefix_stop
+from messaging.model.row_format import ALL_TABLES, is_whole, prefix_stop
 from tuff_storage.disk.backup_archive import ArchiveError, pack_part
 
 Row = tuple[bytes, bytes]

@@ -15,7 +15,7 @@ from functools import partial
 from kernel.event_loop import InThread
 from kernel.exchange import Request, best_type, read_query
 from kernel.log_events import event
-from messaging.log.store_state import RowView
+from messaging.log.state_in_memory import RowView
 from messaging.service import MessagingService
 from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
 from process.streamed_replies import ReplyStream, StreamRoute

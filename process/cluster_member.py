@@ -31,9 +31,9 @@ from cluster.settings import ClusterSettings
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import InThread, Spawn
 from kernel.exchange import Route
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
+from messaging.engines.hbase.engine import HBaseOpener
 from messaging.engines.hbase.journal import Member
-from messaging.engines.hbase.store import HBaseOpener
 from messaging.service import MessagingService
 from messaging.topic_handover import TopicHandover
 from metadata.member_records import ServerInfo

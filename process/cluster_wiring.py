@@ -10,9 +10,9 @@ from pathlib import Path
 
 from cluster.peers import Peers
 from cluster.reach import Reach
-from messaging.engines.engine import Engine
+from messaging.engines.engine_interface import Engine
+from messaging.engines.hbase.engine import HBaseOpener
 from messaging.engines.hbase.settings import HBaseSettings
-from messaging.engines.hbase.store import HBaseOpener
 from messaging.service import MessagingService
 from metadata.hbase_store import HBaseMetadataStore, create_table
 from metadata.hbase_table import HBaseMetadataSettings

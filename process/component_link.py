@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from messaging.model.rows import StoreMetadata
+from messaging.model.row_format import StoreMetadata
 from messaging.service import MessagingService
 from metadata.store_interface import MetadataError
 from tuff.protocol.errors import StorageUnavailableError, UnavailableError

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from kernel.event_loop import Arrivals, TimedCalls
 from kernel.exchange import Request, Route
 from kernel.log_events import event
-from messaging.engines.engine import StoreError
-from messaging.log.store_holder import StoreHolderCheck
-from messaging.log.store_state import OpenStore, StoreState
+from messaging.engines.engine_interface import StoreError
+from messaging.log.read_lease import StoreHolderCheck
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.service import MessagingService
-from messaging.write.group_commit import GroupCommitter
+from messaging.write.write_queue import WriteQueue
 from metadata.store_interface import MetadataError
 from process import backup_stream, health, metrics, session
 from process.allowed_hosts import AllowedHosts
@@ -28,10 +28,10 @@ from process.component_link import ComponentLink
 from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
+from process.engine_choice import new_store_refusal, store_end_file, store_opener
 from process.health import Check, Status
 from process.http_connection import HttpService
 from process.listener import Listener
-from process.message_store import new_store_refusal, store_end_file, store_opener
 from process.routes import (
     message_routes,
     process_routes,
@@ -328,7 +328,7 @@ class Components:
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
             is_shared=settings.cluster.is_member,
         )
-        committer = GroupCommitter(
+        committer = WriteQueue(
             store, state, arrivals=self._arrivals, observe=observe, elapsed_s=runtime.elapsed_s
         )
         holder_check = None

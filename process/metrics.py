@@ -15,8 +15,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kernel.event_loop import FutureTask
 from kernel.exchange import Reply, Request, Route, read_query
-from messaging.groups.coordinator import GroupLags
-from messaging.groups.share_groups import ShareGroupLag
+from messaging.groups.consumer_coordinator import GroupLags
+from messaging.groups.share_coordinator import ShareGroupLag
 from messaging.read.counts import MessageCount
 from messaging.retention.holds_and_positions import PositionLag
 from messaging.service import MessagingService

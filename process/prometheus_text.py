@@ -17,8 +17,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from messaging.groups.coordinator import GroupLags
-from messaging.groups.share_groups import ShareGroupLag
+from messaging.groups.consumer_coordinator import GroupLags
+from messaging.groups.share_coordinator import ShareGroupLag
 from messaging.read.counts import RECORDS_COUNT_MAX
 from messaging.retention.holds_and_positions import PositionLag
 from process.metrics import (

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 from console import files as console_files
 from kernel.exchange import Reply, Request, Route, read_query
 from messaging import disk_use, topic_changes, topic_overview
-from messaging.groups import routes as group_routes
+from messaging.groups import consumer_routes as group_routes
 from messaging.groups import share_routes
-from messaging.log.store_holder import require_holder
-from messaging.read import counts, explain, inspection, offsets_and_splits, partition_waits, poll
+from messaging.log.read_lease import require_holder
+from messaging.read import (
+    counts,
+    explanation_facts,
+    inspection,
+    offsets_and_splits,
+    poll,
+    wait_for_partitions,
+)
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.write import delayed, publish
@@ -33,10 +40,10 @@ def message_routes(messaging: MessagingService, access: AccessGuard | None) -> l
     routes = [
         *publish.routes(messaging.publisher),
         *poll.routes(messaging.polls),
-        *partition_waits.routes(messaging.partition_waits),
+        *wait_for_partitions.routes(messaging.partition_waits),
         *offsets_and_splits.routes(messaging.offsets),
         *counts.routes(messaging.counts),
-        *explain.routes(messaging.explainer, *may_read),
+        *explanation_facts.routes(messaging.explainer, *may_read),
         *inspection.routes(messaging.inspection),
         *topic_overview.routes(messaging.overview),
         *disk_use.routes(messaging.disk_use),

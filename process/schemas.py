@@ -11,7 +11,7 @@ for a nested schema without one, and drops both classes where it invents the sam
 from collections.abc import Mapping
 
 from messaging.model.partitions import PARTITIONS_COUNT_MAX
-from messaging.read.explanation import Reason
+from messaging.read.explanation_decision import Reason
 from process.schema_forms import (
     BOOLEAN,
     COUNT,

@@ -13,10 +13,10 @@ from cluster.operator_routes import routes as cluster_routes
 from console.files import routes as console_routes
 from kernel.exchange import Route
 from messaging import disk_use, topic_overview
-from messaging.groups.routes import routes as group_routes
+from messaging.groups.consumer_routes import routes as group_routes
 from messaging.groups.share_routes import routes as share_routes
-from messaging.read import counts, partition_waits
-from messaging.read.explain import routes as explain_routes
+from messaging.read import counts, wait_for_partitions
+from messaging.read.explanation_facts import routes as explain_routes
 from messaging.read.inspection import routes as inspection_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
@@ -89,7 +89,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))
         | addresses(explain_routes(unused))
-        | addresses(partition_waits.routes(unused))
+        | addresses(wait_for_partitions.routes(unused))
         | addresses(offset_routes(unused))
         | addresses(counts.routes(unused))
         | addresses(inspection_routes(unused))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from messaging.engines.engine import (
+from messaging.engines.engine_interface import (
     Chunks,
     Corruption,
     Piece,

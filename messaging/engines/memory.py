@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from threading import Lock
 
-from messaging.engines.engine import Chunks, Corruption, Rows, StoreError, in_chunks
+from messaging.engines.engine_interface import Chunks, Corruption, Rows, StoreError, in_chunks
 
 SIZED_COUNT_MAX = 1_000  # rows looked at for a size; splits ask for many sizes
 

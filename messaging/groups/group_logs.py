@@ -16,15 +16,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from kernel.exchange import Caller
-from messaging.groups.records import DamagedRecordOfGroupError, RecordFormat
-from messaging.log.store_state import StoreState
+from messaging.groups.log_records import DamagedRecordOfGroupError, RecordFormat
+from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic
 from messaging.model.visibility import Undecided, Verdict, visibility
 from messaging.read.poll import Poll, Polls
 from messaging.topic_changes import TopicChanges
-from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.publish import Publisher
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import Write, WriteQueue
 from tuff.protocol.errors import DamagedRecordError, StorageUnavailableError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import PublishRequest
@@ -79,7 +79,7 @@ class GroupLogs(Generic[S, M, R]):
         remember: Callable[[Topic, S], M],
         *,
         state: StoreState,
-        committer: GroupCommitter,
+        committer: WriteQueue,
         publisher: Publisher,
         polls: Polls,
         topics: TopicChanges,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from messaging.groups.group_logs import LoadedGroup
-from messaging.groups.share_state import ProcessingOrder, ShareProperties, ShareState
+from messaging.groups.share_decisions import ProcessingOrder, ShareProperties, ShareState
 from messaging.read.poll import Poll, PollResult, Polls
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, TagFilter
 from tuff.protocol.errors import TuffError

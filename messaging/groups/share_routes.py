@@ -12,8 +12,8 @@ from kernel.exchange import (
     read_object,
     value_reply,
 )
-from messaging.groups.share_groups import Given, LeaseRequest, ShareGroups, ShareGroupView
-from messaging.groups.share_state import (
+from messaging.groups.share_coordinator import Given, LeaseRequest, ShareGroups, ShareGroupView
+from messaging.groups.share_decisions import (
     LEASE_MS_DEFAULT,
     LEASE_MS_MAX,
     LEASE_MS_MIN,

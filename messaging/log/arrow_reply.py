@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from messaging.log.messages import Messages, PublishedRange
+from messaging.log.read_result import Messages, PublishedRange
 from tuff.protocol.attributes import NO_ATTRIBUTES
 from tuff.protocol.ids import MESSAGE_ID_SIZE
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kernel.log_events import event
-from messaging.engines.engine import Corruption, StoreDamagedError, StoreError
-from messaging.engines.store import Store
+from messaging.engines.engine_interface import Corruption, StoreDamagedError, StoreError
+from messaging.engines.row_store import Store
 from messaging.log.pointer_index import IndexedRange
 from messaging.log.store_end import StoreEndFile
 from messaging.log.topics import TopicRecord
 from messaging.model.producer_rows import GapRow, ProducerRow, split_producer_key
-from messaging.model.rows import (
+from messaging.model.row_format import (
     ALL_TABLES,
     BEFORE_ALL,
     DELAYED,

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice, repeat
 
-from messaging.model.rows import (
+from messaging.model.row_format import (
     HEAD,
     INDEX,
     DamagedRowError,

@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from messaging.engines.engine import HasRegions
-from messaging.engines.store import Store
-from messaging.log.store_state import OpenStore, StoreState
+from messaging.engines.engine_interface import HasRegions
+from messaging.engines.row_store import Store
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.model.expiry import RetentionState, TopicRule
-from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import Write, WriteQueue
 from tuff_storage.checksum import crc32
 from tuff_storage.disk.files import make_directory, write_file
 
@@ -172,7 +172,7 @@ class RegionObservers:
     files are read and written in threads."""
 
     def __init__(
-        self, directory: Path, store: OpenStore, state: StoreState, committer: GroupCommitter
+        self, directory: Path, store: OpenStore, state: StoreState, committer: WriteQueue
     ) -> None:
         self._directory = directory
         self._store = store

@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from itertools import compress, groupby
 from typing import NamedTuple, NoReturn
 
-from messaging.engines.engine import Chunks, Corruption, Row, StoreDamagedError
-from messaging.engines.store import Store
-from messaging.log.messages import NO_PAYLOAD, Messages
+from messaging.engines.engine_interface import Chunks, Corruption, Row, StoreDamagedError
+from messaging.engines.row_store import Store
+from messaging.log.read_result import NO_PAYLOAD, Messages
 from messaging.model.attributes import StoredTagFilter
 from messaging.model.packed_rows import PackedSlice, is_packed, open_packed, row_count, rows_in
-from messaging.model.rows import (
+from messaging.model.row_format import (
     ATTRIBUTES_BYTE,
     HEAD,
     MESSAGES,

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections import deque
 from operator import itemgetter
 
-from messaging.model.rows import BEFORE_ALL, offset_after
+from messaging.model.row_format import BEFORE_ALL, offset_after
 from tuff.protocol.ids import SEQ_ID_LIMIT, TIMESTAMP_LIMIT, Offset
 
 IDLE_MS_MIN = 100  # shorter intervals are not kept; a tenth of the shortest time to live

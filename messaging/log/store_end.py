@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernel.log_events import event
-from messaging.engines.engine import StoreError
-from messaging.model.rows import LastBatch
+from messaging.engines.engine_interface import StoreError
+from messaging.model.row_format import LastBatch
 from tuff.protocol.ids import MessageId, Offset
 from tuff_storage.disk.files import write_file
 from tuff_storage.disk.records import Damage, pack_frame, read_frame

@@ -14,10 +14,10 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 
-from messaging.log.messages import NO_PAYLOAD, Messages
+from messaging.log.read_result import NO_PAYLOAD, Messages
 from messaging.log.scan import Columns, MemoryRow, ReadResult, read_memory
 from messaging.model.packed_rows import NewRows
-from messaging.model.rows import (
+from messaging.model.row_format import (
     BEFORE_ALL,
     HEAD,
     MESSAGES,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from kernel.exchange import Request, read_query
 from messaging.model.expiry import TopicRule
 from messaging.model.partitions import ONE_PARTITION, Partitions
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DamagedRowError,
     Hold,
     Position,

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from messaging.model.rows import Hold
+from messaging.model.row_format import Hold
 from tuff.protocol.ids import Offset
 
 NO_LOG_START = Offset(0, 0)  # nothing was truncated or swept yet

@@ -5,16 +5,16 @@
 The flags are 16 and nothing else; `crc` covers the key and all the rest, as in every row. The key
 is that of the *last* row, so that a scan that starts at any of the rows finds the value. All
 rows lie in one millisecond, have consecutive sequence numbers, and were written by one batch.
-`row_crc` is the checksum that each would have as a row by itself (messaging/model/rows.py): in a
-damaged value each row still proves whether it is whole.
+`row_crc` is the checksum that each would have as a row by itself (messaging/model/row_format.py):
+in a damaged value each row still proves whether it is whole.
 
 One checksum and one step of the engine for some hundred rows is what makes reading them cheap. An
 engine whose rows are deleted one by one elsewhere (by region servers of HBase) gets no packed rows.
 
 Readers of many messages take packed rows as they are stored; all others see single rows
-(messaging/engines/store.py). Packed rows are written together and deleted together: retention and
-the deletion of a topic drop older rows first. Deleting the last row, under whose key the value is
-stored, deletes all of them; deleting another row has no effect yet.
+(messaging/engines/row_store.py). Packed rows are written together and deleted together: retention
+and the deletion of a topic drop older rows first. Deleting the last row, under whose key the value
+is stored, deletes all of them; deleting another row has no effect yet.
 """
 
 import struct
@@ -26,7 +26,7 @@ from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
-from messaging.model.rows import (
+from messaging.model.row_format import (
     HEAD,
     IS_PACKED,
     MESSAGES,

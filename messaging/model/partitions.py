@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from messaging.model.partitioning import partition_index
+from messaging.model.partition_of_key import partition_index
 from tuff.protocol.errors import InvalidTopicPropertiesError
 from tuff.protocol.ids import PARTITION_NUMBER_MAX
 from tuff.protocol.requests import PublishEntry, PublishRequest

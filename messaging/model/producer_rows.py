@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from messaging.model.rows import (
+from messaging.model.row_format import (
     PRODUCERS,
     DamagedRowError,
     count_between,

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from messaging.model.expiry import is_expired
-from messaging.model.rows import OFFSET_SIZE, pack_offset
+from messaging.model.row_format import OFFSET_SIZE, pack_offset
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.ids import FIRST_ID, LAST_ID, MESSAGE_ID_SIZE, TIMESTAMP_LIMIT, MessageId, Offset
 from tuff.protocol.pointer_list import holds

@@ -31,9 +31,9 @@ from kernel.archive_manifest import (
     stored_file,
 )
 from kernel.event_loop import InThread
-from messaging.log.messages import Messages
+from messaging.log.read_result import Messages
 from messaging.model.attributes import encode_attributes
-from messaging.model.rows import OFFSET_SIZE, offset_in
+from messaging.model.row_format import OFFSET_SIZE, offset_in
 from messaging.model.visibility import Query, before_row, id_after, live_after
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import ArchiveUnavailableError, DamagedRecordError

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from kernel.exchange import Reply, Request, Route, json_reply
-from messaging.engines.engine import StoreDamagedError
-from messaging.engines.store import Store
-from messaging.log.store_state import OpenStore, StoreState, require_log, require_topic
+from messaging.engines.engine_interface import StoreDamagedError
+from messaging.engines.row_store import Store
+from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import topic_of
 from messaging.model.packed_rows import is_packed, row_count
-from messaging.model.rows import (
+from messaging.model.row_format import (
     OFFSET_SIZE,
     DamagedRowError,
     MessageRow,

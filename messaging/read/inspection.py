@@ -12,12 +12,12 @@ from functools import partial
 from itertools import islice
 
 from kernel.exchange import Reply, Request, Route, json_reply, read_query
-from messaging.engines.store import Store
-from messaging.log.store_state import OpenStore, StoreState, require_log
+from messaging.engines.row_store import Store
+from messaging.log.state_in_memory import OpenStore, StoreState, require_log
 from messaging.log.topics import Topic, TopicRecord, topic_of
 from messaging.model.expiry import TopicRule
 from messaging.model.parameters import choice, start_from, whole_digits
-from messaging.model.rows import (
+from messaging.model.row_format import (
     MESSAGES,
     PAYLOADS,
     DamagedRowError,

@@ -16,14 +16,14 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from kernel.exchange import Reply, Request, Route, json_reply
-from messaging.engines.engine import StoreDamagedError
-from messaging.engines.store import Store
+from messaging.engines.engine_interface import StoreDamagedError
+from messaging.engines.row_store import Store
 from messaging.log.pointer_index import IndexedRange
 from messaging.log.scan import first_message
-from messaging.log.store_state import OpenStore, StoreState, require_log
+from messaging.log.state_in_memory import OpenStore, StoreState, require_log
 from messaging.log.topics import Topic, TopicRecord, topic_of
 from messaging.model.parameters import boolean, choice, transaction_named, whole_digits
-from messaging.model.rows import (
+from messaging.model.row_format import (
     IS_REFERENCE,
     OFFSET_SIZE,
     DamagedRowError,

@@ -21,9 +21,9 @@ from kernel.exchange import (
     reply_encoding,
 )
 from kernel.log_events import event
-from messaging.log.messages import NO_PAYLOAD, Messages, arrow_encoder
+from messaging.log.read_result import NO_PAYLOAD, Messages, arrow_encoder
 from messaging.log.scan import ReadResult, read
-from messaging.log.store_state import OpenStore, StoreState, require_log
+from messaging.log.state_in_memory import OpenStore, StoreState, require_log
 from messaging.log.topics import Topic, TopicRecord, topic_of, topic_was_replaced
 from messaging.model.parameters import (
     boolean,
@@ -35,7 +35,7 @@ from messaging.model.parameters import (
     wait_in,
     whole_digits,
 )
-from messaging.model.rows import OFFSET_SIZE, offset_after, offset_in, pack_offset
+from messaging.model.row_format import OFFSET_SIZE, offset_after, offset_in, pack_offset
 from messaging.model.visibility import (
     PAST_ALL,
     BlockingRow,

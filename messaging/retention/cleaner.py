@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from kernel.log_events import event
-from messaging.engines.engine import StoreDamagedError
-from messaging.engines.store import Store
+from messaging.engines.engine_interface import StoreDamagedError
+from messaging.engines.row_store import Store
 from messaging.log.region_observers import RegionObservers
-from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.log.topics import Topic, with_log_start
 from messaging.model.expiry import (
     Decision,
@@ -32,7 +32,7 @@ from messaging.model.expiry import (
     decide,
 )
 from messaging.model.packed_rows import is_packed, require_packed, row_count
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DELAYED,
     MESSAGES,
     OFFSET_SIZE,
@@ -53,9 +53,9 @@ from messaging.model.rows import (
 )
 from messaging.retention.compaction import Compaction, Freed
 from messaging.topic_changes import TopicChanges
-from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.transaction_rows import TransactionRows
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import Write, WriteQueue
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.pointer_list import VisibilityState
@@ -128,7 +128,7 @@ class RetentionCleaner:
         self,
         store: OpenStore,
         state: StoreState,
-        committer: GroupCommitter,
+        committer: WriteQueue,
         transaction_rows: TransactionRows,
         topics: TopicChanges,
         observers: RegionObservers | None,

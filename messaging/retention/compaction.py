@@ -11,9 +11,9 @@ from functools import partial
 from typing import NamedTuple
 
 from kernel.log_events import event
-from messaging.engines.engine import CanCompact, Piece, StoreDamagedError
-from messaging.engines.store import Store
-from messaging.log.store_state import OpenStore
+from messaging.engines.engine_interface import CanCompact, Piece, StoreDamagedError
+from messaging.engines.row_store import Store
+from messaging.log.state_in_memory import OpenStore
 
 log = logging.getLogger(__name__)
 

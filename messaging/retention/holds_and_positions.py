@@ -10,17 +10,17 @@ from functools import partial
 from math import ceil
 
 from kernel.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
-from messaging.log.store_state import OpenStore, StoreState, require_log
+from messaging.log.state_in_memory import OpenStore, StoreState, require_log
 from messaging.log.topics import Topic, TopicRecord, live_holds, topic_of
 from messaging.model.parameters import id_or_time_from
-from messaging.model.rows import HOLDS, POSITIONS, Hold, Position, named_row_key
+from messaging.model.row_format import HOLDS, POSITIONS, Hold, Position, named_row_key
 from messaging.model.visibility import BEGINNING, Query, first_id
 from messaging.read.counts import MessageCount, MessageCounts
 from messaging.read.offsets_and_splits import first_live, newest_id
 from messaging.read.poll import Poll, query_of
 from messaging.settings import MessagingSettings
-from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import Write, WriteQueue
 from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
@@ -112,7 +112,7 @@ class HoldsAndPositions:
         self,
         store: OpenStore,
         state: StoreState,
-        committer: GroupCommitter,
+        committer: WriteQueue,
         settings: MessagingSettings,
         counts: MessageCounts,
     ) -> None:

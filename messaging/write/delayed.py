@@ -20,15 +20,15 @@ from typing import NamedTuple
 from kernel.event_loop import FutureTask
 from kernel.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
 from kernel.log_events import event
-from messaging.engines.engine import Corruption
-from messaging.engines.store import Store
-from messaging.log.look_times import AT_ONCE
-from messaging.log.store_state import OpenStore, StoreState, require_log, require_topic
+from messaging.engines.engine_interface import Corruption
+from messaging.engines.row_store import Store
+from messaging.log.delayed_due_times import AT_ONCE
+from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import Topic, topic_of, topic_was_replaced
 from messaging.model.attributes import decode_attributes
 from messaging.model.packed_rows import NewRows
 from messaging.model.parameters import boolean, whole_digits
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DELAYED,
     DamagedRowError,
     MessageRow,
@@ -37,8 +37,8 @@ from messaging.model.rows import (
     undecided_start,
 )
 from messaging.settings import MessagingSettings
-from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import WRITE_OVERHEAD_BYTES, Write, WriteQueue
 from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
@@ -102,7 +102,7 @@ class DelayedMessages:
         self,
         store: OpenStore,
         state: StoreState,
-        committer: GroupCommitter,
+        committer: WriteQueue,
         settings: MessagingSettings,
         *,
         observe: Callable[[str, float], None],
@@ -123,7 +123,7 @@ class DelayedMessages:
 
     async def run(self) -> None:
         """Look at each topic when its next message is due, until `close`."""
-        times = self._state.look_times
+        times = self._state.due_times
         loop = asyncio.get_running_loop()
         while not self._is_closing:
             times.changed.clear()
@@ -139,7 +139,7 @@ class DelayedMessages:
 
     def look(self) -> None:
         """Begin the looks whose time has come."""
-        times, now_ms = self._state.look_times, self._state.now_ms()
+        times, now_ms = self._state.due_times, self._state.now_ms()
         while len(self._looking) < LOOKS_COUNT_MAX and not self._is_closing:
             topic = times.take(now_ms=now_ms)
             if topic is None:
@@ -153,7 +153,7 @@ class DelayedMessages:
     def next_due_ms(self) -> int | None:
         """When the next message is due, in ms since the epoch; None if none waits. While a message
         that is due can't enter its topic, it is in the past."""
-        next_ms = self._state.look_times.next_ms()
+        next_ms = self._state.due_times.next_ms()
         known = [] if next_ms is None or next_ms == AT_ONCE else [next_ms]
         return min([*known, *self._late_since_ms.values()], default=None)
 
@@ -161,7 +161,7 @@ class DelayedMessages:
         """Begin no more looks, and refuse the calls that wait for one. Looks under way end with
         their batch."""
         self._is_closing = True
-        self._state.look_times.changed.set()
+        self._state.due_times.changed.set()
         cancels, self._cancels = self._cancels, defaultdict(list)
         for cancel in [each for waiting in cancels.values() for each in waiting]:
             _fail(cancel, _stopping())
@@ -194,7 +194,7 @@ class DelayedMessages:
             raise _stopping()
         cancel = _Cancel(delayed_id, asyncio.get_running_loop().create_future())
         self._cancels[log_id].append(cancel)
-        self._state.look_times.note(log_id, AT_ONCE)
+        self._state.due_times.note(log_id, AT_ONCE)
         await cancel.done
 
     async def _look_at(self, topic: TopicId) -> None:
@@ -210,8 +210,8 @@ class DelayedMessages:
             self._looking.discard(topic)
             if topic in self._again:
                 self._again.discard(topic)
-                self._state.look_times.note(topic, AT_ONCE)
-            self._state.look_times.changed.set()
+                self._state.due_times.note(topic, AT_ONCE)
+            self._state.due_times.changed.set()
 
     def _look_later(self, topic: TopicId, error: Exception) -> None:
         if isinstance(error, TopicNotFoundError) or self._state.topics.maybe_find(topic) is None:
@@ -229,7 +229,7 @@ class DelayedMessages:
                 bug = error if is_bug else None
                 log.log(level, sentence, topic, error, exc_info=bug, extra=extra)
         retry_ms = min(RETRY_MS << failed_count, RETRY_MS_MAX) if is_bug else RETRY_MS
-        self._state.look_times.note(topic, self._state.now_ms() + retry_ms)
+        self._state.due_times.note(topic, self._state.now_ms() + retry_ms)
 
     async def _enter_due(self, topic_id: TopicId, cancels: Sequence[_Cancel]) -> None:
         topic, record = require_topic(self._store, self._state, topic_id)
@@ -258,7 +258,7 @@ class DelayedMessages:
             self._late_since_ms.pop(topic_id, None)
         if found.next_ms is not None:
             earliest_ms = AT_ONCE if may_enter else now_ms + RETRY_MS
-            self._state.look_times.note(topic_id, max(found.next_ms, earliest_ms))
+            self._state.due_times.note(topic_id, max(found.next_ms, earliest_ms))
 
     def _put(self, topic: Topic, generation: int, found: _Found, batch: WriteBatch) -> None:
         if topic.require_decided().generation != generation:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from kernel.log_events import event
-from messaging.engines.engine import StoreDamagedError
+from messaging.engines.engine_interface import StoreDamagedError
 from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)

@@ -28,12 +28,12 @@ from messaging.log.pointer_index import (
     IndexedRange,
     final_index_rows,
 )
-from messaging.log.store_state import StoreState
+from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic, partition_retired, topic_of, topic_was_replaced
 from messaging.model.packed_rows import NewRows
 from messaging.model.partitions import ONE_PARTITION, Part, divided, selected
 from messaging.model.producer_rows import Written, pack_entry
-from messaging.model.rows import (
+from messaging.model.row_format import (
     NO_PAYLOADS,
     OFFSET_SIZE,
     MessageRow,
@@ -50,9 +50,9 @@ from messaging.model.rows import (
     undecided_row,
     unpack_offset,
 )
-from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write
 from messaging.write.producers import RequestId, checksum_of, request_id_of
 from messaging.write.write_batch import RUN_BYTES_MAX, WriteBatch
+from messaging.write.write_queue import WRITE_OVERHEAD_BYTES, Write, WriteQueue
 from tuff.protocol import avro, json_bodies, operations
 from tuff.protocol.attributes import stored_size
 from tuff.protocol.errors import (
@@ -377,9 +377,7 @@ Details = list[RollbackDetail] | TuffError  # of the entries of a commit, or why
 class Publisher:
     """Checks requests and submits their rows to the group committer. Lives on the event loop."""
 
-    def __init__(
-        self, state: StoreState, committer: GroupCommitter, *, in_thread: InThread
-    ) -> None:
+    def __init__(self, state: StoreState, committer: WriteQueue, *, in_thread: InThread) -> None:
         self._state = state
         self._committer = committer
         self.in_thread = in_thread

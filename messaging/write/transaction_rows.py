@@ -25,26 +25,26 @@ from functools import lru_cache, partial
 
 from kernel.event_loop import FutureTask
 from kernel.log_events import event
-from messaging.engines.engine import Corruption
-from messaging.engines.store import Store
+from messaging.engines.engine_interface import Corruption
+from messaging.engines.row_store import Store
 from messaging.log.pointer_index import (
     ASIDE_ROWS,
     DELAYED_ROWS,
     IndexedRange,
 )
 from messaging.log.region_observers import RegionObservers
-from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.log.topics import Topic, ownership_moving
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DamagedRowError,
     delayed_key,
     offset_after,
     split_undecided,
     undecided_key,
 )
-from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write
 from messaging.write.publish import Publisher
 from messaging.write.write_batch import RollbackStep, WriteBatch
+from messaging.write.write_queue import WRITE_OVERHEAD_BYTES, Write, WriteQueue
 from tuff.protocol.errors import OwnershipMovingError, TuffError, UnavailableError
 from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.transaction import POINTERS_PER_MS
@@ -88,7 +88,7 @@ class TransactionRows:
         self,
         store: OpenStore,
         state: StoreState,
-        committer: GroupCommitter,
+        committer: WriteQueue,
         publisher: Publisher,
         observers: RegionObservers | None,
     ) -> None:

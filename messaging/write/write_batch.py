@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.log.loading import LoadedTopics
 from messaging.log.pointer_index import (
     DELAYED_ROWS,
@@ -25,10 +25,10 @@ from messaging.log.pointer_index import (
     PointerIndex,
 )
 from messaging.log.sequencer import Sequencer
-from messaging.log.store_state import StoreState
+from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic, TopicRecord
 from messaging.model.packed_rows import Columns, NewRows, joined_neighbours
-from messaging.model.rows import (
+from messaging.model.row_format import (
     HEAD,
     DamagedRowError,
     LastBatch,
@@ -402,7 +402,7 @@ def apply_durable(batch: WriteBatch, written: WrittenRows, state: StoreState) ->
         topic.durable = record
     _apply_to_index(batch, written, state.index)
     for topic_id, due_ms in batch.look_times_ms:
-        state.look_times.note(topic_id, due_ms)
+        state.due_times.note(topic_id, due_ms)
     for loaded in batch.loaded:
         state.add_topics(loaded)
     state.batch_is_durable(

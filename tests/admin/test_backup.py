@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from admin import commands
-from messaging.model.rows import frame, prefix_of
+from messaging.model.row_format import frame, prefix_of
 from tests.admin.files import found_in, now_ms, stored_files
 from tests.admin.judge import look
 from tests.cli.command import tuff_command as tuff

@@ -8,7 +8,7 @@ import pytest
 
 from admin.data_directory import DataDirectory
 from admin.salvage import salvage
-from messaging.model.rows import DELAYED, prefix_stop
+from messaging.model.row_format import DELAYED, prefix_stop
 from tests.admin.files import found_in, now_ms
 from tests.cli.command import tuff_command
 from tests.http.calls import Topic, begin, created

@@ -7,7 +7,7 @@ import pytest
 
 from admin.data_directory import DataDirectory
 from admin.salvage import salvage
-from messaging.model.rows import HOLDS, POSITIONS, prefix_stop
+from messaging.model.row_format import HOLDS, POSITIONS, prefix_stop
 from tests.admin.files import found_in, now_ms
 from tests.cli.command import tuff_command
 from tests.http.calls import created

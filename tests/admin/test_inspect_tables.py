@@ -9,8 +9,8 @@ from admin.findings import RefusedError
 from admin.inspect_tables import decoded, store_rows, table_rows
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
-from messaging.model.rows import MessageRow, PayloadRow, message_key
+from messaging.engines.row_store import Store
+from messaging.model.row_format import MessageRow, PayloadRow, message_key
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, NOON_MS, World, publish, request
 from tuff.protocol.attributes import Attributes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from messaging.model.packed_rows import is_packed
-from messaging.model.rows import MESSAGES
+from messaging.model.row_format import MESSAGES
 from tests.admin.files import flipped, found_in
 from tests.admin.test_salvage import assert_nothing_new, salvaged
 from tests.http.calls import Topic, created, payloads

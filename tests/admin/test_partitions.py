@@ -14,7 +14,7 @@ from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
 from messaging.log.topics import TTL_S_MAX, TopicRecord
 from messaging.model.partitions import ONE_PARTITION, Partitions
-from messaging.model.rows import BEFORE_ALL, TOPICS, split_topic, topic_key
+from messaging.model.row_format import BEFORE_ALL, TOPICS, split_topic, topic_key
 from tests.cli.command import tuff_command
 from tests.http.calls import Topic, begin
 from tests.http.client import ok

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from admin.readable_rows import survey
-from messaging.model.rows import frame
+from messaging.model.row_format import frame
 from tuff_storage.leveldb.engine import plyvel
 
 SECTOR = 512  # bytes

@@ -15,7 +15,7 @@ from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError
 from admin.fsck import check
 from messaging.engines.leveldb import LevelDbStore
-from messaging.model.rows import MESSAGES, ROWS_STOP
+from messaging.model.row_format import MESSAGES, ROWS_STOP
 from tests.admin.files import PATIENT, now_ms
 from tests.client.proxy import losing
 from tests.formats.history import History

@@ -8,7 +8,7 @@ import pytest
 
 from admin.data_directory import DataDirectory
 from admin.salvage import SalvageReport, salvage
-from messaging.model.rows import frame, prefix_of
+from messaging.model.row_format import frame, prefix_of
 from tests.admin.files import Past, flipped, found_in, now_ms, sample, stored_files
 from tests.admin.judge import Seen, look, lost_count_max
 from tests.cli.command import tuff_command

@@ -10,7 +10,7 @@ from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
 from messaging.log.pointer_index import ASIDE_ROWS, MESSAGE_ROWS, IndexedRange
 from messaging.log.topics import TopicRecord
-from messaging.model.rows import INDEX, MessageRow, message_key, prefix_of, topic_key
+from messaging.model.row_format import INDEX, MessageRow, message_key, prefix_of, topic_key
 from tuff.protocol.ids import Offset, TopicId
 from tuff_storage.leveldb.engine import plyvel
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tuff
-from messaging.model.partitioning import partition_index
+from messaging.model.partition_of_key import partition_index
 from tests.client.test_subscriber import Quiet
 from tests.http.process import ServerProcess
 from tuff.address import addresses_of

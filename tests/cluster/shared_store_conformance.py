@@ -8,9 +8,9 @@ from typing import Protocol
 
 import pytest
 
-from messaging.engines.engine import Engine, StoreError, TakenOverError
+from messaging.engines.engine_interface import Engine, StoreError, TakenOverError
 from messaging.engines.hbase.journal import CHUNK_BYTES
-from messaging.model.rows import (
+from messaging.model.row_format import (
     BEFORE_ALL,
     LAST_BATCH_KEY,
     METADATA_KEY,

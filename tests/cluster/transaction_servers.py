@@ -19,12 +19,12 @@ from cluster.transactions_service import TransactionsService
 from kernel.event_loop import Arrivals
 from kernel.exchange import Caller, Request
 from messaging.log.loading import load_index
-from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.topic_handover import TopicHandover
-from messaging.write.group_commit import GroupCommitter
+from messaging.write.write_queue import WriteQueue
 from metadata.member_records import ServerInfo
 from tests.cluster.shared_store import SharedTables
 from tuff.protocol.errors import (
@@ -384,7 +384,7 @@ class Server:
             longest_transaction_s=100.0,
             is_shared=True,
         )
-        committer = GroupCommitter(
+        committer = WriteQueue(
             store, state, arrivals=Arrivals(), observe=_unobserved, elapsed_s=lambda: 0.0
         )
         return MessagingService(store, state, committer, MessagingSettings(), observe=_unobserved)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 AT_DISK = {
-    "messaging.log.store_state:OpenStore.write",
-    "messaging.write.group_commit:write_batch", "tx.wal:DiskFile.append",
+    "messaging.log.state_in_memory:OpenStore.write",
+    "messaging.write.write_queue:write_batch", "tx.wal:DiskFile.append",
     "tx.wal:create_log", "tx.durable_state:write_snapshot", "tuff_storage.disk.files:write_file",
     "tuff_storage.disk.files:sync_directory",
 }  # fmt: skip
@@ -64,15 +64,17 @@ _TAKEN = (
     Point("publish taken", PUBLISH, "messaging.write.publish:_PublishRoutes.publish", is_end=False),
     Point("publish answered", PUBLISH, "messaging.write.publish:_answer", is_end=True),
 )
-_HANDED = _around("rows built", "batch known", PUBLISH, "messaging.log.store_state:OpenStore.write")
+_HANDED = _around(
+    "rows built", "batch known", PUBLISH, "messaging.log.state_in_memory:OpenStore.write"
+)
 _BATCH = _around(
-    "batch handed over", "batch durable", PUBLISH, "messaging.write.group_commit:write_batch"
+    "batch handed over", "batch durable", PUBLISH, "messaging.write.write_queue:write_batch"
 )
 _MARK = _around(
     "mark not raised yet",
     "mark raised",
     PUBLISH,
-    "messaging.write.group_commit:apply_durable",
+    "messaging.write.write_queue:apply_durable",
 )
 
 _COMMIT = (
@@ -92,7 +94,7 @@ _HANDED_OVER = _around(
     "messaging.write.publish:Publisher.publish_final",
 )
 _ROWS = _around(
-    "rows handed over", "rows durable", COMMIT, "messaging.write.group_commit:write_batch"
+    "rows handed over", "rows durable", COMMIT, "messaging.write.write_queue:write_batch"
 )
 _RECORD = _around(
     "record decided", "record appended", COMMIT, "tx.durable_state:DurableState.record", "Committed"

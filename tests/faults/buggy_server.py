@@ -9,13 +9,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import server
-from messaging.write.group_commit import GroupCommitter
+from messaging.write.write_queue import WriteQueue
 from process.components import Components
 from tx.manager import TransactionManager
 
 BUG = Path("bug")
 
-_write_all = GroupCommitter._write_all
+_write_all = WriteQueue._write_all
 
 
 async def _fail(*_arguments: object) -> None:
@@ -28,7 +28,7 @@ async def _fail_sometimes(*arguments: object) -> None:
 
 Components.sweep = _fail
 TransactionManager.stop_service = _fail
-GroupCommitter._write_all = _fail_sometimes
+WriteQueue._write_all = _fail_sometimes
 
 if __name__ == "__main__":
     sys.exit(server.main(sys.argv[1:]))

@@ -31,7 +31,7 @@ READY_WITHIN_S = 60.0
 EXIT_REPLACED = 1
 
 # What may be logged with a trace: writes that failed while HBase could not be reached.
-TRACES = ("component=messaging.write.group_commit",)
+TRACES = ("component=messaging.write.write_queue",)
 _BUG = re.compile(r"Traceback|never retrieved|level=error component=asyncio")
 
 

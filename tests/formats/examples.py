@@ -21,7 +21,7 @@ from messaging.model.producer_rows import (
     producer_key,
     unpack_entry,
 )
-from messaging.model.rows import (
+from messaging.model.row_format import (
     HOLDS,
     LAST_BATCH_KEY,
     METADATA_KEY,

@@ -1,6 +1,6 @@
 """The golden bytes of a snapshot, and all golden files by the independent reader.
 
-Logs and edits are held by tests/tx/test_formats.py, rows by tests/messaging/test_rows.py.
+Logs and edits are held by tests/tx/test_formats.py, rows by tests/messaging/test_row_format.py.
 """
 
 import json
@@ -11,12 +11,19 @@ import pytest
 
 from messaging.log.pointer_index import IndexedRange
 from messaging.log.topics import TopicRecord
-from messaging.model.rows import Hold, LastBatch, MessageRow, PayloadRow, Position, StoreMetadata
+from messaging.model.row_format import (
+    Hold,
+    LastBatch,
+    MessageRow,
+    PayloadRow,
+    Position,
+    StoreMetadata,
+)
 from tests.formats.message_rows import read_row
 from tests.formats.replay import State, read_state
 from tests.formats.transaction_files import read_edit, read_log, read_snapshot
-from tests.messaging.test_rows import GOLDEN as ROW_GOLDEN
-from tests.messaging.test_rows import KEYS, ROWS
+from tests.messaging.test_row_format import GOLDEN as ROW_GOLDEN
+from tests.messaging.test_row_format import KEYS, ROWS
 from tests.tx.test_formats import GOLDEN as TRANSACTION_GOLDEN
 from tuff.protocol.ids import Offset
 from tuff.protocol.pointer_list import POINTER_MAX, PointerList

@@ -22,7 +22,7 @@ from messaging.engines.hbase import journal
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.leveldb_corruption import CorruptRange, corrupt_ranges_in
 from messaging.engines.sstable import read_changes, read_entries, read_layout, read_ranges
-from messaging.groups import records as group_records
+from messaging.groups import log_records as group_records
 from messaging.log.pointer_index import IndexedRange
 from messaging.log.region_observers import RegionRecord, UnreadableRecordError
 from messaging.log.topics import TopicRecord
@@ -34,7 +34,7 @@ from messaging.model.packed_rows import (
     whole_rows,
 )
 from messaging.model.producer_rows import GapRow, ProducerRow, unpack_entry
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DamagedRowError,
     Hold,
     LastBatch,

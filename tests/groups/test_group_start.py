@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from messaging.groups import group_logs
-from messaging.groups.coordinator import GroupCoordinator
-from messaging.groups.records import MemberRecord
+from messaging.groups.consumer_coordinator import GroupCoordinator
+from messaging.groups.log_records import MemberRecord
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, World
 from tuff.protocol.errors import TooManyMembersError, TransactionsUnavailableError
@@ -134,7 +134,7 @@ async def test_a_start_is_not_decided_by_a_join_that_is_refused(
     service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await join(service.groups, RETRY)
-    monkeypatch.setattr("messaging.groups.member_requests.MEMBERS_COUNT_MAX", 1)
+    monkeypatch.setattr("messaging.groups.consumer_decisions.MEMBERS_COUNT_MAX", 1)
     await publish(service)
     with pytest.raises(TooManyMembersError):
         await join(service.groups, member_id="m2")

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from messaging.groups.coordinator import GroupCoordinator, MemberView, group_log_of
-from messaging.groups.member_requests import Heartbeat
-from messaging.groups.records import MemberRecord
+from messaging.groups.consumer_coordinator import GroupCoordinator, MemberView, group_log_of
+from messaging.groups.consumer_decisions import Heartbeat
+from messaging.groups.log_records import MemberRecord
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, World
 from tuff.protocol.ids import MessageId

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
-from messaging.groups.coordinator import PREFERENCES
+from messaging.groups.consumer_coordinator import PREFERENCES
 from messaging.service import MessagingService
 from messaging.topic_changes import PropertyChange
-from tests.groups.test_coordinator import LOG, NAME, beat, commit, committed, joined
+from tests.groups.test_consumer_coordinator import LOG, NAME, beat, commit, committed, joined
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, FlakyWorld, World, publish
 from tuff.protocol.errors import DamagedRecordError, GroupNotFoundError, StorageUnavailableError

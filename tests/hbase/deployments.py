@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import count
 
 from messaging.engines.hbase.connections_and_writes import gateways_of
+from messaging.engines.hbase.engine import HBaseOpener
 from messaging.engines.hbase.settings import FOREVER_S, HBaseSettings
-from messaging.engines.hbase.store import HBaseOpener
 from messaging.engines.hbase.table_admin import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local_hbase import Ports
 

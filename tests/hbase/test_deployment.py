@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from admin.hbase_regions import RegionServer
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
 from messaging.engines.hbase.layout import TABLES
 from messaging.engines.hbase.settings import HBaseSettings
 from messaging.engines.hbase.table_admin import TableAdmin, TablePlan, plans
 from messaging.log.topics import TopicRecord
-from messaging.model.rows import HOLDS, Hold, named_row_key, prefix_of, topic_key
+from messaging.model.row_format import HOLDS, Hold, named_row_key, prefix_of, topic_key
 from process.settings import load
 from tests.hbase.deployments import SALTS, deploy, settings_of, stores_of
 from tests.hbase.local_hbase import LocalHBase

@@ -10,10 +10,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from messaging.engines.hbase.engine import HBaseStore
 from messaging.engines.hbase.layout import key_of, value_of
-from messaging.engines.hbase.store import HBaseStore
 from messaging.log.region_observers import RegionRecord
-from messaging.model.rows import MessageRow, message_key, pointer_prefix, prefix_of, prefix_stop
+from messaging.model.row_format import (
+    MessageRow,
+    message_key,
+    pointer_prefix,
+    prefix_of,
+    prefix_stop,
+)
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from tests.hbase.deployments import deploy, server_settings, settings_of, stores_of

@@ -15,7 +15,7 @@ import pytest
 from messaging.engines.hbase.layout import Layout
 from messaging.engines.hbase.settings import HBaseSettings
 from messaging.engines.hbase.table_admin import TableAdmin
-from messaging.log.store_holder import READ_LEASE_MS
+from messaging.log.read_lease import READ_LEASE_MS
 from tests.hbase.conftest import NewServer
 from tests.hbase.deployments import SALTS, deploy, server_settings, settings_of, through
 from tests.hbase.local_hbase import Jvm, LocalHBase, Ports

@@ -8,9 +8,9 @@ from threading import Event
 
 import pytest
 
+from messaging.engines.hbase.engine import HBaseOpener, HBaseStore
 from messaging.engines.hbase.journal import Member
 from messaging.engines.hbase.settings import FOREVER_S, HBaseSettings
-from messaging.engines.hbase.store import HBaseOpener, HBaseStore
 from tests.cluster.shared_store_conformance import *  # noqa: F403 - all of its tests
 from tests.cluster.shared_store_conformance import CLUSTER_ID, NOON_MS
 from tests.hbase.deployments import deploy, settings_of

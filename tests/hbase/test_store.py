@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from messaging.engines.engine import Engine, StoreError
+from messaging.engines.engine_interface import Engine, StoreError
+from messaging.engines.hbase.engine import HBaseStore, _Tables
 from messaging.engines.hbase.journal import CHUNK_BYTES
-from messaging.engines.hbase.store import HBaseStore, _Tables
 from tests.hbase.deployments import deploy, settings_of, stores_of
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
@@ -215,7 +215,7 @@ def test_a_put_that_arrives_late_changes_nothing(open_store: OpenStore) -> None:
 def test_writers_wait_while_too_many_commits_are_not_put(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("messaging.engines.hbase.store.BEHIND_COMMITS_MAX", 3)
+    monkeypatch.setattr("messaging.engines.hbase.engine.BEHIND_COMMITS_MAX", 3)
     with closing(open_store()) as store:
         assert isinstance(store, HBaseStore)
         for number in range(40):

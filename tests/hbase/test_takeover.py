@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from messaging.engines.engine import StoreError, TakenOverError
+from messaging.engines.engine_interface import StoreError, TakenOverError
 from messaging.engines.hbase import journal
 from messaging.engines.hbase.connections_and_writes import SyncWrites
+from messaging.engines.hbase.engine import HBaseStore, _Tables
 from messaging.engines.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
 from messaging.engines.hbase.settings import HBaseSettings
-from messaging.engines.hbase.store import HBaseStore, _Tables
 from tests.hbase.deployments import deploy, settings_of, stores_of, through
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE

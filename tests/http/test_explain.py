@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from messaging.read.explanation import Reason
+from messaging.read.explanation_decision import Reason
 from tests.http.calls import Topic, begin, created
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from messaging.model.partitioning import partition_index
+from messaging.model.partition_of_key import partition_index
 from tests.http.calls import Topic, begin, entry
 from tests.http.client import Client, Reply, ok, refused
 from tests.http.conftest import NewTopic

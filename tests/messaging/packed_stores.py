@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator
 
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.model.packed_rows import is_packed, open_packed, pack_rows, rows_in
-from messaging.model.rows import HEAD, MESSAGES, OFFSET_SIZE, PAYLOADS, PLAIN
+from messaging.model.row_format import HEAD, MESSAGES, OFFSET_SIZE, PAYLOADS, PLAIN
 
 
 def packed_store(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> Store:

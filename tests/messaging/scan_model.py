@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from messaging.engines.engine import Engine
+from messaging.engines.engine_interface import Engine
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.log import scan
 from messaging.log.scan import ReadResult
-from messaging.model.rows import (
+from messaging.model.row_format import (
     NO_PAYLOADS,
     MessageRow,
     PayloadRange,

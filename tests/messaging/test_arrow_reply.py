@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernel.exchange import Request
-from messaging.log.messages import Messages, arrow_encoder
+from messaging.log.read_result import Messages, arrow_encoder
 from messaging.log.scan import ReadResult
 from messaging.model.visibility import Undecided
 from messaging.read.poll import Poll, routes

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from messaging.engines.engine import CanCompact, Piece, StoreDamagedError
-from messaging.engines.store import Store
+from messaging.engines.engine_interface import CanCompact, Piece, StoreDamagedError
+from messaging.engines.row_store import Store
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, World, leveldb, payloads, request

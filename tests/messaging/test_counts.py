@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.model.visibility import Undecided
 from messaging.read.counts import MessageCount, count_messages
 from messaging.service import MessagingService

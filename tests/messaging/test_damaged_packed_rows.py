@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.log.scan import possible_loss
 from messaging.model.packed_rows import pack_rows, rows_in
-from messaging.model.rows import (
+from messaging.model.row_format import (
     IS_PACKED,
     MessageRow,
     PayloadRange,

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from messaging.log.look_times import LookTimes
-from messaging.model.rows import DELAYED, INDEX, MESSAGES, prefix_of, topic_key
+from messaging.log.delayed_due_times import DueTimes
+from messaging.model.row_format import DELAYED, INDEX, MESSAGES, prefix_of, topic_key
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.write import delayed as delayed_messages
@@ -73,7 +73,7 @@ async def delayed(
 
 async def looked(service: MessagingService) -> None:
     """Let the service look at all topics whose time has come, as its tick does."""
-    service.state.look_times.changed.set()
+    service.state.due_times.changed.set()
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -189,7 +189,7 @@ async def test_a_restart_enters_what_became_due_meanwhile(world: World) -> None:
 
 async def test_times_of_earlier_looks_take_no_memory() -> None:
     """While one message waited for days, each look for others left a time behind."""
-    times = LookTimes()
+    times = DueTimes()
     times.note(AUDIT, 1_000_000)
     for now_ms in range(10_000):
         times.note(AUDIT, now_ms)
@@ -211,7 +211,7 @@ async def test_a_start_reads_one_row_of_each_topic(world: World) -> None:
         await delayed(service, *[b"x"] * 500, delays=[after(1_000)])
         await delayed(service, b"first", delays=[after(10)])
     async with world.running() as service:
-        assert service.state.look_times.next_ms() == NOON_MS + 10
+        assert service.state.due_times.next_ms() == NOON_MS + 10
 
 
 async def test_a_start_does_not_look_for_messages_of_deleted_generations(world: World) -> None:
@@ -220,7 +220,7 @@ async def test_a_start_does_not_look_for_messages_of_deleted_generations(world: 
         await service.topics.delete(AUDIT)
         await service.topics.create(AUDIT, {"ttl": "100"})
     async with world.running() as service:
-        assert service.state.look_times.next_ms() is None
+        assert service.state.due_times.next_ms() is None
 
 
 async def test_a_tick_looks_for_what_became_due_while_timers_stood_still(
@@ -563,7 +563,7 @@ async def test_a_message_is_either_cancelled_or_enters(world: World) -> None:
         assert published.delayed is not None
         gate.clear()
         world.clock.now_ms += 10
-        service.state.look_times.changed.set()
+        service.state.due_times.changed.set()
         cancel = await settle_down(service.delayed.cancel(AUDIT, published.delayed.first))
         gate.set()
         with pytest.raises(DelayedNotFoundError):
@@ -623,7 +623,7 @@ async def test_a_topic_that_is_replaced_while_its_messages_enter_gets_none(world
         create = await settle_down(service.topics.create(AUDIT, {"ttl": "100"}))
         # This look reads before the deletion is durable, and writes after the creation.
         world.clock.now_ms += 10
-        service.state.look_times.changed.set()
+        service.state.due_times.changed.set()
         await settle_down(asyncio.sleep(0))
         gate.set()
         await asyncio.gather(delete, create)

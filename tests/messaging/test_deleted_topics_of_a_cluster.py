@@ -1,11 +1,11 @@
 """A deleted topic keeps an owner, so it is loaded and given away like any other."""
 
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.log.loading import LoadedTopics, load_topics
-from messaging.log.store_state import StoreState
+from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import TopicRecord
-from messaging.model.rows import topic_key
+from messaging.model.row_format import topic_key
 from tuff.protocol.ids import TopicId
 
 AUDIT = TopicId("default", "audit")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from messaging.disk_use import TopicSpace
-from messaging.engines.engine import CanCompact, Piece
-from messaging.engines.store import Store
+from messaging.engines.engine_interface import CanCompact, Piece
+from messaging.engines.row_store import Store
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, World, leveldb, request
 from tuff.protocol.errors import TopicNotFoundError

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messaging.engines.engine import Engine, StoreError
+from messaging.engines.engine_interface import Engine, StoreError
 from messaging.engines.memory import MemoryStore
-from messaging.model.rows import frame, is_whole
+from messaging.model.row_format import frame, is_whole
 from tests.messaging.world import leveldb, rows_of
 from tuff_storage.disk.locks import DirectoryLockedError
 

@@ -17,7 +17,7 @@ from messaging.model.expiry import (
     TopicRule,
     decide,
 )
-from messaging.model.rows import Hold, message_key, split_topic
+from messaging.model.row_format import Hold, message_key, split_topic
 from messaging.retention.cleaner import _Chunk, _decide_row, _Rules
 from messaging.write.write_batch import _inverted
 from tuff.protocol.ids import MessageId, Offset

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from messaging.engines.engine import StoreDamagedError, StoreError
+from messaging.engines.engine_interface import StoreDamagedError, StoreError
 from messaging.service import MessagingService
 from messaging.write.failed_writes import CALM_S, TRY_AGAIN_S_MAX, FailedWrites
 from tests.messaging.world import FlakyWorld, polled, publish

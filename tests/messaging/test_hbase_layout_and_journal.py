@@ -19,7 +19,7 @@ from messaging.engines.hbase.layout import (
 )
 from messaging.engines.hbase.settings import HBaseSettings
 from messaging.engines.hbase.table_admin import plans
-from messaging.model.rows import (
+from messaging.model.row_format import (
     LAST_BATCH_KEY,
     MESSAGES,
     PAYLOADS,

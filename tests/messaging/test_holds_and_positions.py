@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from messaging.model.rows import HOLDS, POSITIONS
+from messaging.model.row_format import HOLDS, POSITIONS
 from messaging.read import counts
 from messaging.read.poll import Poll
 from messaging.retention.holds_and_positions import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.model.rows import BEFORE_ALL, offset_after
+from messaging.model.row_format import BEFORE_ALL, offset_after
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish
 from tuff.protocol.errors import TopicHeldError

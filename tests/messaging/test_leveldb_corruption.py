@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from messaging.engines import leveldb_corruption
-from messaging.engines.engine import Corruption, StoreDamagedError, StoreError
+from messaging.engines.engine_interface import Corruption, StoreDamagedError, StoreError
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.leveldb_corruption import CorruptRange, corrupt_ranges_in
 from messaging.engines.memory import MemoryStore
+from messaging.engines.row_store import Store
 from messaging.engines.sstable import Entry
-from messaging.engines.store import Store
 from messaging.log.scan import next_after_block
-from messaging.model.rows import HEAD, frame, message_key, payload_key, topic_key
+from messaging.model.row_format import HEAD, frame, message_key, payload_key, topic_key
 from messaging.model.visibility import before_row
 from messaging.read.offsets_and_splits import splits_of
 from tests.messaging.packed_stores import packed_store

@@ -3,7 +3,14 @@
 
 import pytest
 
-from messaging.model.rows import METADATA_KEY, TOPICS, StoreMetadata, frame, topic_key, unframe
+from messaging.model.row_format import (
+    METADATA_KEY,
+    TOPICS,
+    StoreMetadata,
+    frame,
+    topic_key,
+    unframe,
+)
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish, request

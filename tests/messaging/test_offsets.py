@@ -2,8 +2,8 @@
 
 import pytest
 
-from messaging.log.store_state import OpenStore
-from messaging.model.rows import MESSAGES, offset_in
+from messaging.log.state_in_memory import OpenStore
+from messaging.model.row_format import MESSAGES, offset_in
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, World, polled, publish, request

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.model.packed_rows import (
     PACKED_BYTES_MAX,
     PACKED_COUNT_MAX,
@@ -22,7 +22,7 @@ from messaging.model.packed_rows import (
     unpack_rows,
     whole_rows,
 )
-from messaging.model.rows import (
+from messaging.model.row_format import (
     HEAD,
     IS_PACKED,
     MESSAGES,

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.engines.engine import Chunks
+from messaging.engines.engine_interface import Chunks
 from messaging.engines.memory import MemoryStore
 from messaging.log.topics import TopicRecord
-from messaging.model.partitioning import murmur2, partition_index
+from messaging.model.partition_of_key import murmur2, partition_index
 from messaging.model.partitions import ONE_PARTITION, Partitions, divided
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DELAYED,
     MESSAGES,
     TOPICS,
@@ -421,7 +421,7 @@ async def test_a_delayed_message_outlives_the_retirement_of_its_partition(
 
 async def looked(service: MessagingService) -> None:
     """Let the service look at all topics whose time has come."""
-    service.state.look_times.changed.set()
+    service.state.due_times.changed.set()
     for _ in range(200):
         await asyncio.sleep(0)
 

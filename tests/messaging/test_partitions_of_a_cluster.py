@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from messaging.model.partitioning import partition_index
+from messaging.model.partition_of_key import partition_index
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.members import Member, new_tables
@@ -113,7 +113,7 @@ async def test_delayed_messages_of_a_partition_move_with_the_topic() -> None:
         assert await read_all(b.service) == {0: [], 1: []}
 
         b.clock.now_ms += 10_000
-        b.service.state.look_times.changed.set()
+        b.service.state.due_times.changed.set()
         for _ in range(100):
             await asyncio.sleep(0)
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.engines.engine import Chunks
+from messaging.engines.engine_interface import Chunks
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.log.scan import first_message
-from messaging.model.rows import PAYLOADS, message_key, payload_key
+from messaging.model.row_format import PAYLOADS, message_key, payload_key
 from messaging.model.visibility import Query, Undecided
 from messaging.read.offsets_and_splits import decided_end
 from tests.messaging.scan_model import (

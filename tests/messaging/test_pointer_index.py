@@ -13,7 +13,7 @@ from messaging.log.pointer_index import (
     IndexedRange,
     PointerIndex,
 )
-from messaging.model.rows import DamagedRowError, frame
+from messaging.model.row_format import DamagedRowError, frame
 from tuff.protocol.ids import Offset, TopicId
 
 TOPIC = TopicId("default", "t")

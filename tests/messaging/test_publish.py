@@ -9,13 +9,13 @@ from typing import TypeVar
 import pytest
 
 from kernel.exchange import Request
-from messaging.model.rows import MESSAGES
+from messaging.model.row_format import MESSAGES
 from messaging.model.visibility import Undecided
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.write.group_commit import Write
 from messaging.write.publish import routes
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import Write
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -468,8 +468,8 @@ async def test_the_write_time_of_a_batch_is_measured_by_the_given_clock(world: W
 async def test_answered_writes_are_not_pending(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("messaging.write.group_commit.PENDING_COUNT_MAX", 2)
-    monkeypatch.setattr("messaging.write.group_commit.PENDING_BYTES_MAX", 3_000)
+    monkeypatch.setattr("messaging.write.write_queue.PENDING_COUNT_MAX", 2)
+    monkeypatch.setattr("messaging.write.write_queue.PENDING_BYTES_MAX", 3_000)
     pointer = world.transactions.start(7)
     async with world.running(audit={}) as service:
         for _ in range(5):
@@ -490,7 +490,7 @@ async def test_answered_writes_are_not_pending(
 async def test_a_write_that_is_refused_for_overload_releases_its_permit(
     world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("messaging.write.group_commit.PENDING_COUNT_MAX", 0)
+    monkeypatch.setattr("messaging.write.write_queue.PENDING_COUNT_MAX", 0)
     world.transactions.start(7)
 
     with pytest.raises(OverloadedError):

@@ -13,7 +13,7 @@ from messaging.log.region_observers import (
     UnreadableRecordError,
     cleared_everywhere,
 )
-from messaging.model.rows import DELAYED
+from messaging.model.row_format import DELAYED
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from tests.messaging.test_delayed import after, delayed

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from messaging.model.producer_rows import Written
-from messaging.model.rows import PRODUCERS, count_between
+from messaging.model.row_format import PRODUCERS, count_between
 from messaging.service import MessagingService
 from messaging.write import producers
 from messaging.write.producers import WINDOW_MS, RequestId, checksum_of, request_id_of

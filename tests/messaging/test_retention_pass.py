@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import pytest
 
-from messaging.engines.engine import Engine
+from messaging.engines.engine_interface import Engine
 from messaging.log.topics import TopicRecord
-from messaging.model.rows import MESSAGES, frame, prefix_of, topic_key, unframe
+from messaging.model.row_format import MESSAGES, frame, prefix_of, topic_key, unframe
 from messaging.read.poll import Poll
 from messaging.retention import cleaner
 from messaging.service import MessagingService

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from messaging.engines.engine import Chunks, Rows, StoreDamagedError
+from messaging.engines.engine_interface import Chunks, Rows, StoreDamagedError
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
-from messaging.log.store_state import OpenStore
+from messaging.log.state_in_memory import OpenStore
 from tests.messaging.world import leveldb
 from tuff.protocol.errors import StorageUnavailableError
 

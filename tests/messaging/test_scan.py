@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.engines.memory import MemoryStore
-from messaging.model.rows import message_key, payload_key
+from messaging.model.row_format import message_key, payload_key
 from messaging.model.visibility import Undecided
 from tests.messaging.scan_model import (
     COMMITTED_POINTER,

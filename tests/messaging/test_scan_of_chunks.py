@@ -7,13 +7,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.engines.engine import Engine, Row
+from messaging.engines.engine_interface import Engine, Row
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
-from messaging.log.messages import Messages
+from messaging.engines.row_store import Store
+from messaging.log.read_result import Messages
 from messaging.log.scan import ReadResult, _Scan
 from messaging.model.attributes import encode_attributes
-from messaging.model.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
+from messaging.model.row_format import (
+    MessageRow,
+    PayloadRange,
+    PayloadRow,
+    message_key,
+    payload_key,
+)
 from messaging.model.visibility import Undecided
 from tests.messaging.packed_stores import flip, packed_store
 from tests.messaging.scan_model import (

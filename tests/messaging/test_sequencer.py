@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.log.sequencer import Sequencer
-from messaging.model.rows import count_between, offset_after
+from messaging.model.row_format import count_between, offset_after
 from tuff.protocol.ids import SEQ_ID_LIMIT, Offset
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from messaging.model.rows import TOPICS
+from messaging.model.row_format import TOPICS
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
 from tests.messaging.world import (

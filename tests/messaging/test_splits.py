@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.engines.engine import Chunks, Engine
+from messaging.engines.engine_interface import Chunks, Engine
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
-from messaging.model.rows import MessageRow, PayloadRange, message_key, payload_key
+from messaging.engines.row_store import Store
+from messaging.model.row_format import MessageRow, PayloadRange, message_key, payload_key
 from messaging.read.offsets_and_splits import SCANNED_BYTES_MAX, Split, splits_of
 from tests.messaging.scan_model import (
     NOW_MS,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.log.messages import Messages
+from messaging.log.read_result import Messages
 from messaging.model.attributes import decode_attributes, encode_attributes
-from messaging.model.rows import HAS_ATTRIBUTES, MessageRow, frame, message_key
+from messaging.model.row_format import HAS_ATTRIBUTES, MessageRow, frame, message_key
 from messaging.model.visibility import Undecided
 from messaging.read.poll import Poll
 from tests.messaging.packed_stores import packed_store
@@ -264,7 +264,7 @@ def test_messages_that_are_cut_take_their_attributes_with_them() -> None:
 async def test_attributes_count_in_the_bound_of_waiting_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.write.group_commit.PENDING_BYTES_MAX", 2_500)
+    monkeypatch.setattr("messaging.write.write_queue.PENDING_BYTES_MAX", 2_500)
     world = World()
     one = request(b"")._replace(attributes=[Attributes(key=bytes(3_000))])
     async with world.running(audit={}) as service:

@@ -13,7 +13,7 @@ from messaging.engines.memory import MemoryStore
 from messaging.log import tail_cache
 from messaging.log.tail_cache import TOPIC_SHARE, TailCache
 from messaging.model.packed_rows import NewRows
-from messaging.model.rows import MessageRow, PayloadRange, inline_values, message_key
+from messaging.model.row_format import MessageRow, PayloadRange, inline_values, message_key
 from messaging.model.visibility import BEGINNING, PAST_ALL, Query, Undecided, id_before, start_after
 from messaging.read.poll import Poll
 from messaging.service import MessagingService

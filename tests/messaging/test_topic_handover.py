@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from messaging.model.rows import INDEX, MESSAGES, PAYLOADS
+from messaging.model.row_format import INDEX, MESSAGES, PAYLOADS
 from messaging.read.poll import Poll
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member, new_tables
@@ -701,7 +701,7 @@ async def test_delayed_messages_move_with_their_topic_and_enter_at_the_next_owne
 ) -> None:
     await later(a, b"late", b"later", delay_ms=1_000)
     await a.pass_on(AUDIT, b)
-    assert a.service.state.look_times.next_ms() is None
+    assert a.service.state.due_times.next_ms() is None
     for member in (a, b):
         member.clock.now_ms += 1_000
         await looked(member.service)
@@ -779,7 +779,7 @@ async def test_a_cancellation_that_waits_while_its_topic_moves_is_refused(
 
     with pytest.raises(OwnershipMovingError):
         await asyncio.wait_for(cancelled, 5)
-    assert a.service.state.look_times.next_ms() is None
+    assert a.service.state.due_times.next_ms() is None
 
 
 async def test_a_transaction_can_delay_messages_at_the_next_owner(a: Member, b: Member) -> None:

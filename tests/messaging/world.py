@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel.event_loop import Arrivals, InThread
 from kernel.exchange import Caller
-from messaging.engines.engine import (
+from messaging.engines.engine_interface import (
     Chunks,
     Engine,
     Row,
@@ -21,13 +21,13 @@ from messaging.engines.engine import (
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
 from messaging.engines.space_on_disk import SpaceOnDisk
-from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.transactions_interface import WritePermit
-from messaging.write.group_commit import GroupCommitter
 from messaging.write.publish import Published
+from messaging.write.write_queue import WriteQueue
 from tuff.protocol.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
@@ -315,7 +315,7 @@ class World:
             longest_transaction_s=self.longest_transaction_s,
             is_shared=self.is_shared,
         )
-        committer = GroupCommitter(
+        committer = WriteQueue(
             store,
             state,
             arrivals=Arrivals(),

@@ -215,7 +215,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if lsn <= self._wanted_lsn and self._failure is not None:",
     ): "a sync is asked for once more; nobody asks for less than what is durable",
     (
-        "messaging/log/messages.py",
+        "messaging/log/read_result.py",
         "_json_of",
         "text = encode_basestring_ascii(shown) if isinstance(shown, str) else json.dumps(shown)",
         "text = json.dumps(shown)",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _ADDRESSES = "tests/client/test_several_addresses.py"
-_OWNERSHIP = "tests/messaging/test_store_holder.py"
+_OWNERSHIP = "tests/messaging/test_read_lease.py"
 _COMMIT = "tests/tx/test_commit_and_abort.py"
 _MACHINE = "tests/tx/test_machine.py"
 _REQUESTS = "tests/process/test_http_requests.py"
@@ -489,7 +489,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a store waits for a stalled backup before it closes",
-        "messaging/log/store_state.py",
+        "messaging/log/state_in_memory.py",
         "        for view in views:\n            view.close(reason)\n",
         "",
         ("tests/messaging/test_row_views.py::test_views_are_closed_before_their_store",),
@@ -504,14 +504,14 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a change of one preference of a group drops the others",
-        "messaging/groups/coordinator.py",
+        "messaging/groups/consumer_coordinator.py",
         "            changed = change(_preferences_of(group))\n",
         "            changed = change(GroupPreferences())\n",
         ("tests/groups/test_preferences.py::test_changes_at_once_both_count",),
     ),
     Mutant(
         "members do not get the preferences of their group",
-        "messaging/groups/coordinator.py",
+        "messaging/groups/consumer_coordinator.py",
         "            preferences=_preferences_of(group),\n",
         "            preferences=GroupPreferences(),\n",
         ("tests/groups/test_preferences.py::test_members_learn_a_change_by_their_next_heartbeat",),
@@ -605,21 +605,21 @@ MUTANTS: Sequence[Mutant] = (
     # Who has the tables
     Mutant(
         "a lease begins when its check is answered",
-        "messaging/log/store_holder.py",
+        "messaging/log/read_lease.py",
         "                self._proven_ms = began_ms\n",
         "                self._proven_ms = self._now_ms()\n",
         (f"{_OWNERSHIP}::test_a_lease_starts_with_its_check_and_not_with_the_answer",),
     ),
     Mutant(
         "a read relies on a lease check that began before it",
-        "messaging/log/store_holder.py",
+        "messaging/log/read_lease.py",
         "            for answer in waiting:\n",
         "            for answer in (*waiting, *self._waiting):\n",
         (f"{_OWNERSHIP}::test_a_read_after_the_lease_waits_for_a_check_that_starts_later",),
     ),
     Mutant(
         "reads of a store that others can take over need no lease",
-        "messaging/log/store_holder.py",
+        "messaging/log/read_lease.py",
         "        if not leaves_doubt:\n            await holder_check.require()\n",
         "",
         (f"{_OWNERSHIP}::test_reads_and_refusals_that_rest_on_a_read_need_the_lease",),

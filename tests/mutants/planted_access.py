@@ -200,10 +200,12 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "share groups that are created together exceed the limit",
-        "messaging/groups/share_groups.py",
+        "messaging/groups/share_coordinator.py",
         "        self._require_room(partitions, group)  # of others",
         "        pass  # of others",
-        ("tests/groups/test_share_groups.py::test_a_topic_has_a_limited_number_of_share_groups",),
+        (
+            "tests/groups/test_share_coordinator.py::test_a_topic_has_a_limited_number_of_share_groups",
+        ),
     ),
     Mutant(
         "/health/ready of a server that is down is an error with an audit topic",

@@ -177,7 +177,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an empty message store beside transaction files is taken for a first start",
-        "process/message_store.py",
+        "process/engine_choice.py",
         "        if not has_files(snapshots):\n",
         "        if True:\n",
         (

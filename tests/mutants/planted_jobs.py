@@ -133,7 +133,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows read before an error are dropped with it",
-        "messaging/engines/engine.py",
+        "messaging/engines/engine_interface.py",
         "            if chunk:\n                yield chunk\n            raise\n",
         "            raise\n",
         (f"{_FAST}::test_rows_that_the_engine_read_before_it_failed_are_delivered",),

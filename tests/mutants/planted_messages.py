@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tests.mutants.planted import Mutant
 
 _LOST = "tests/http/test_lost_message_store.py"
-_SHARE = "tests/groups/test_share_groups.py"
+_SHARE = "tests/groups/test_share_coordinator.py"
 _WORKER = "tests/client/test_share_consumer.py"
 _CONSUMER = "tests/client/test_consumer.py"
 _REPEATED = "tests/messaging/test_repeated_publishes.py"
@@ -13,7 +13,7 @@ _REPEATED = "tests/messaging/test_repeated_publishes.py"
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a partition that is added does not join the share groups of its topic",
-        "messaging/groups/share_groups.py",
+        "messaging/groups/share_coordinator.py",
         "        if all(self._logs.exists(each.share_log(group)) for each in partitions):\n            return partitions\n",
         "        if partitions:\n            return [p for p in partitions if self._logs.exists(p.share_log(group))]\n",
         (
@@ -70,7 +70,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a member that leaves counts as dead by the message that it had begun",
-        "messaging/groups/member_requests.py",
+        "messaging/groups/consumer_decisions.py",
         "        draft.add(replace(current, assigned={}, revoking={}))\n",
         "        pass\n",
         (
@@ -120,7 +120,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "what makes room is refused on a full disk",
-        "messaging/write/group_commit.py",
+        "messaging/write/write_queue.py",
         "        lack = self.lack_of_last_space if makes_room else self.lack_of_space\n",
         "        lack = self.lack_of_space\n",
         (
@@ -138,7 +138,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a write that may be there is answered as one that is not",
-        "messaging/write/group_commit.py",
+        "messaging/write/write_queue.py",
         "                StorageOutcomeUnknownError(\n",
         "                StorageUnavailableError(\n",
         (
@@ -147,11 +147,11 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a group asks another server for no partitions after its clock was set back",
-        "messaging/groups/coordinator.py",
+        "messaging/groups/consumer_coordinator.py",
         "now_ms < until_ms <= now_ms + FOREIGN_MS:",
         "now_ms < until_ms:",
         (
-            "tests/groups/test_coordinator.py::test_the_partitions_of_another_server_are_asked_for_again_once_the_clock_was_set_back",
+            "tests/groups/test_consumer_coordinator.py::test_the_partitions_of_another_server_are_asked_for_again_once_the_clock_was_set_back",
         ),
     ),
     Mutant(
@@ -360,14 +360,14 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a permit is not checked again when ids are assigned",
-        "messaging/write/group_commit.py",
+        "messaging/write/write_queue.py",
         "            write.permit.require_open()\n",
         "            pass\n",
         ("tests/messaging/test_publish.py",),
     ),
     Mutant(
         "a batch whose write failed is reported as not written",
-        "messaging/write/group_commit.py",
+        "messaging/write/write_queue.py",
         "            if is_there:\n",
         "            if False:\n",
         (
@@ -429,10 +429,10 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the checksum of a row is not compared",
-        "messaging/model/rows.py",
+        "messaging/model/row_format.py",
         "    if crc32(body, crc32(value[:1], crc32(key))) != expected:\n",
         "    if False:\n",
-        ("tests/messaging/test_rows.py::test_any_flipped_bit_is_detected",),
+        ("tests/messaging/test_row_format.py::test_any_flipped_bit_is_detected",),
     ),
     Mutant(
         "the fast path skips the checksum of a payload",
@@ -470,7 +470,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a range that ends inside packed rows lacks them",
-        "messaging/engines/store.py",
+        "messaging/engines/row_store.py",
         "    return overlap_stop(stop) if start < stop else stop\n",
         "    return stop\n",
         (
@@ -540,7 +540,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "messages are leased to a caller that is gone",
-        "messaging/groups/share_groups.py",
+        "messaging/groups/share_coordinator.py",
         "            return given, found.state.next_ms()\n",
         "            await asyncio.sleep(0)\n            return given, found.state.next_ms()\n",
         (f"{_SHARE}::test_a_caller_that_goes_before_it_has_its_messages_gets_none",),
@@ -554,21 +554,21 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "attempts of a share group are not written when the server stops",
-        "messaging/groups/share_groups.py",
+        "messaging/groups/share_coordinator.py",
         "        for found in self._logs.loaded.values():\n            self._write_attempts(found)\n",
         "",
         (f"{_SHARE}::test_what_workers_died_of_outlives_a_restart",),
     ),
     Mutant(
         "what a worker does with a message that is gone is refused",
-        "messaging/groups/share_state.py",
+        "messaging/groups/share_decisions.py",
         "            message = self._gone.get(each.id)\n",
         "            message = None\n",
         (f"{_SHARE}::test_what_a_worker_does_with_a_message_that_is_gone_counts",),
     ),
     Mutant(
         "two transactions accept a message that is gone",
-        "messaging/groups/share_state.py",
+        "messaging/groups/share_decisions.py",
         "            self._tries.pop(message_id, None)\n"
         "        self._undecided.pop(message_id, None)\n"
         "        self._gone.pop(message_id, None)\n",
@@ -578,7 +578,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a message that expires before its retry is released",
-        "messaging/groups/share_state.py",
+        "messaging/groups/share_decisions.py",
         "        if is_failure and (each.id in expiring or each.id in self._gone):\n",
         "        if is_failure and each.id in self._gone:\n",
         (

@@ -39,12 +39,12 @@ CORE = (
         "snapshot_view", "state", "timeouts", "wal", "writes_and_claims",
     )),
     *(f"messaging/{name}.py" for name in (
-        "log/messages", "log/pointer_index", "log/scan", "log/sequencer", "log/store_state",
+        "log/read_result", "log/pointer_index", "log/scan", "log/sequencer", "log/state_in_memory",
         "log/tail_cache", "model/expiry", "model/visibility", "retention/cleaner",
-        "write/group_commit", "write/publish", "write/write_batch",
+        "write/write_queue", "write/publish", "write/write_batch",
     )),
     *(f"tuff/{name}.py" for name in (
-        "aio/context", "batching", "commit_protocol", "subscriber_flows",
+        "aio/context", "publisher_batches", "commit_protocol", "subscriber_flows",
     )),
     "tuff_storage/leveldb/database.py",
     *(f"tuff/tables/{name}.py" for name in (

@@ -9,7 +9,7 @@ import pytest
 
 import tuff
 from kernel.archive_manifest import Entry, files_in
-from messaging.model.partitioning import partition_index
+from messaging.model.partition_of_key import partition_index
 from pipeline.command import run
 from pipeline.frames import archived, check, in_files
 from tests.faults.disk import Shim

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kernel.event_loop import InThread
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
 from messaging.engines.leveldb import LevelDbStore
 from process.component_link import ComponentLink
 from process.components import Components

@@ -9,8 +9,8 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from messaging.groups.coordinator import GroupLags, Lag
-from messaging.groups.share_groups import ShareGroupLag
+from messaging.groups.consumer_coordinator import GroupLags, Lag
+from messaging.groups.share_coordinator import ShareGroupLag
 from messaging.read.counts import MessageCount
 from messaging.retention.holds_and_positions import PositionLag
 from process import metrics

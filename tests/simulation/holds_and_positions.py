@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from messaging.model.rows import Hold, Position
+from messaging.model.row_format import Hold, Position
 from tests.simulation import retention_checks
 from tests.simulation.invariants import require
 from tests.simulation.observations import (

@@ -14,9 +14,9 @@ import messaging.log.scan
 import messaging.log.tail_cache
 import messaging.model.packed_rows
 import messaging.retention.cleaner
-import messaging.write.group_commit
 import messaging.write.transaction_rows
 import messaging.write.write_batch
+import messaging.write.write_queue
 import tx.manager
 import tx.outcomes
 import tx.pointer_reservation
@@ -37,10 +37,10 @@ SMALL: Limits = (
     (tx.wal, "BATCH_COUNT_MAX", 3),
     (tx.manager, "LOGGED_COUNT_MAX", 10),
     (tx.snapshot_view, "ONE_BY_ONE_COUNT_MAX", 1),
-    (messaging.write.group_commit, "BATCH_COUNT_MAX", 3),
+    (messaging.write.write_queue, "BATCH_COUNT_MAX", 3),
     (messaging.write.transaction_rows, "ROLLBACK_RANGES_MAX", 2),
     (messaging.write.write_batch, "ROLLBACK_ROWS_MAX", 2),
-    (messaging.write.group_commit, "ENDED_PER_BATCH_MAX", 2),
+    (messaging.write.write_queue, "ENDED_PER_BATCH_MAX", 2),
     (messaging.log.pointer_index, "ENDED_COUNT_MAX", 2),
     (messaging.model.packed_rows, "PACKED_COUNT_MAX", 2),
     (messaging.log.scan, "SCAN_ROWS_MAX", 3),

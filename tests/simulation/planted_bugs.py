@@ -51,7 +51,7 @@ BUGS = (
     ),
     planted(
         "publish-acknowledged-before-it-is-written",
-        "messaging/write/group_commit.py",
+        "messaging/write/write_queue.py",
         "        self._finish(batch)\n",
         "        self._finish(batch)\n        self._answer(writes)\n",
     ),
@@ -63,7 +63,7 @@ BUGS = (
     ),
     planted(
         "high-water-mark-lost-in-a-restart",
-        "messaging/log/store_state.py",
+        "messaging/log/state_in_memory.py",
         "self.sequencer.raise_above(loaded.last_batch.last)",
         "pass",
     ),
@@ -119,7 +119,7 @@ BUGS = (
         "rollback-marks-rows-of-other-transactions",
         (
             Change(
-                "messaging/model/rows.py",
+                "messaging/model/row_format.py",
                 "    if not body.startswith(_SIGNED_POINTER.pack(pointer)):\n        return None\n",
                 "",
             ),
@@ -232,7 +232,7 @@ BUGS = (
     ),
     planted(
         "message-ids-below-the-log-start",
-        "messaging/log/store_state.py",
+        "messaging/log/state_in_memory.py",
         "self.sequencer.raise_above(each.durable.log_start.offset)",
         "pass",
         "log-start-ahead-of-a-clock-set-back",

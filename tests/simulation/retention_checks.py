@@ -6,7 +6,7 @@ Some messages are neither: a change had no reply, or the clock was set.
 
 from collections.abc import Iterator, Mapping
 
-from messaging.model.rows import Hold
+from messaging.model.row_format import Hold
 from tests.simulation.observations import (
     Applied,
     Deletion,

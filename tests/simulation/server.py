@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 import process.components
-from messaging.engines.engine import Engine
+from messaging.engines.engine_interface import Engine
 from process.clock import SteadyClock
 from process.components import Components
 from process.directory_locks import DataDirectories

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgpack
 
-from messaging.engines.engine import Chunks, StoreDamagedError, StoreError
+from messaging.engines.engine_interface import Chunks, StoreDamagedError, StoreError
 from messaging.engines.memory import MemoryStore
 from tests.simulation.files import SimPath
 from tuff_storage.disk.files import write_file

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 import tuff
-from messaging.model.partitioning import partition_index
+from messaging.model.partition_of_key import partition_index
 from pyspark_tuff import lease_renewal
 from pyspark_tuff.errors import OptionError
 from pyspark_tuff.write_transactions import TaskResult

@@ -36,11 +36,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from messaging.engines.engine import StoreDamagedError, TakenOverError
+from messaging.engines.engine_interface import StoreDamagedError, TakenOverError
 from messaging.engines.hbase.connections_and_writes import Writes
 from messaging.engines.hbase.layout import BODY, JOURNAL, RowRange
 from messaging.engines.hbase.scan import keys_with_sizes, read
-from messaging.model.rows import prefix_stop
+from messaging.model.row_format import prefix_stop
 from tuff_storage.checksum import crc32
 from tuff_storage.hbase_gateway import Gateways
 

@@ -17,7 +17,7 @@ the regions. The number of salts is stored when the tables are made, and never c
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from messaging.model.rows import (
+from messaging.model.row_format import (
     LAST_BATCH_KEY,
     MESSAGES,
     METADATA_KEY,

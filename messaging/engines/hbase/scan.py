@@ -15,7 +15,7 @@ from functools import partial
 from heapq import merge
 from typing import Any, NamedTuple
 
-from messaging.engines.engine import Rows, StoreError
+from messaging.engines.engine_interface import Rows, StoreError
 from messaging.engines.hbase.layout import (
     BODY,
     HEAD,
@@ -25,7 +25,7 @@ from messaging.engines.hbase.layout import (
     key_of,
     value_of,
 )
-from messaging.model.rows import is_reference
+from messaging.model.row_format import is_reference
 from tuff_storage.hbase_gateway import Connection, Gateways, IllegalArgument, TScan
 
 COUNT_FEW = 4  # rows in one answer while their size is unknown, or known to be large

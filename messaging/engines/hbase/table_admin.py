@@ -12,7 +12,7 @@ from typing import Any
 import thriftpy2
 from thriftpy2.rpc import make_client
 
-from messaging.engines.engine import StoreError
+from messaging.engines.engine_interface import StoreError
 from messaging.engines.hbase import journal
 from messaging.engines.hbase.layout import (
     BODY,

@@ -7,7 +7,7 @@ request without a reply may have been applied or not, and may still be.
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from messaging.log.store_holder import READ_LEASE_MS
+from messaging.log.read_lease import READ_LEASE_MS
 from tests.simulation import invariants
 from tests.simulation.invariants import BrokenPromiseError, require
 from tests.simulation.observations import NEVER, Applied, Observations, Tx

@@ -116,7 +116,7 @@ BUGS = (
     ),
     planted(
         "tail-cache-kept-when-a-topic-comes-back",
-        "messaging/log/store_state.py",
+        "messaging/log/state_in_memory.py",
         "        self.tail_cache.skip_to(last)\n        self.idle",
         "        self.idle",
     ),
@@ -163,7 +163,7 @@ BUGS = (
     ),
     planted(
         "reads-without-a-lease",
-        "messaging/log/store_holder.py",
+        "messaging/log/read_lease.py",
         "        if not leaves_doubt:\n            await holder_check.require()\n",
         "",
     ),

@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Callable
 
-from messaging.log.store_holder import READ_LEASE_MS
+from messaging.log.read_lease import READ_LEASE_MS
 from tests.simulation.cluster.histories import LONG_WAITS_MS, WAITS_MS
 from tests.simulation.cluster.node import Process, Work
 from tests.simulation.cluster.observations import ObservedTopic

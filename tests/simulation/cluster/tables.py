@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from messaging.engines.engine import Chunks, StoreError, TakenOverError
+from messaging.engines.engine_interface import Chunks, StoreError, TakenOverError
 from messaging.engines.hbase.journal import Member
 from tests.cluster.shared_store import SharedOpener, SharedTables, SharedTablesStore
 from tests.simulation.cluster.metadata import CutOffError
@@ -24,7 +24,7 @@ class Caller(Protocol):
 
 
 class SimOpener:
-    """Opens the tables for one process, like `messaging.engines.hbase.store.HBaseOpener`."""
+    """Opens the tables for one process, like `messaging.engines.hbase.engine.HBaseOpener`."""
 
     def __init__(self, tables: SharedTables, caller: Caller, *, now_ms: Callable[[], int]) -> None:
         self.member: Member | None = None

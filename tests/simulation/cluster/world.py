@@ -12,8 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 from kernel.exchange import Reply
-from messaging.engines.engine import Engine
-from messaging.log.store_holder import READ_LEASE_MS
+from messaging.engines.engine_interface import Engine
+from messaging.log.read_lease import READ_LEASE_MS
 from metadata.store_interface import MetadataError
 from process import cluster_wiring, components
 from process.settings import Settings, load

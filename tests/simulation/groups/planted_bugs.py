@@ -2,7 +2,7 @@
 
 from tests.simulation.planted_bugs import planted
 
-_DECISIONS = "messaging/groups/member_requests.py"
+_DECISIONS = "messaging/groups/consumer_decisions.py"
 _STATE = "messaging/groups/consumer_state.py"
 
 BUGS = (

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from messaging.groups import member_requests
+from messaging.groups import consumer_decisions
 from messaging.groups.assignors import ASSIGNORS
+from messaging.groups.consumer_decisions import Heartbeat, MemberSessions
 from messaging.groups.consumer_state import GroupState
-from messaging.groups.member_requests import Heartbeat, MemberSessions
-from messaging.groups.records import CONSUMER_RECORDS, ConsumerRecord, MemberRecord
+from messaging.groups.log_records import CONSUMER_RECORDS, ConsumerRecord, MemberRecord
 from tuff.protocol.errors import (
     FencedMemberEpochError,
     GroupError,
@@ -122,32 +122,32 @@ class Coordinator:
         now_ms, partitions = self.world.now_ms, self.world.partitions
         over = self.sessions.over(self.state, now_ms=now_ms)
         if over:
-            self.write(member_requests.fence(self.state, over, partitions))
+            self.write(consumer_decisions.fence(self.state, over, partitions))
         self.sessions.forget_others(self.state)
 
     def join(self, request: MemberRecord) -> Reply:
         self.tick()
         world = self.world
-        records = member_requests.join(self.state, request, world.partitions)
-        topics = member_requests.topics_to_start(self.state, request)
+        records = consumer_decisions.join(self.state, request, world.partitions)
+        topics = consumer_decisions.topics_to_start(self.state, request)
         names = [each for topic in topics for each in world.partitions[topic]]
         ends = {each: id_of(world.ends[each]) for each in names if world.is_at_latest}
-        records += member_requests.start(topics, ends, now_ms=world.now_ms)
+        records += consumer_decisions.start(topics, ends, now_ms=world.now_ms)
         self.write(records, is_lost=self.world.chance.random() < 0.01)
         world.note_subscription(request.topics)
         return self._reply(request.member_id)
 
     def heartbeat(self, request: Heartbeat, begun: Mapping[str, int]) -> Reply:
         self.tick()
-        records = member_requests.heartbeat(self.state, request, self.world.partitions)
+        records = consumer_decisions.heartbeat(self.state, request, self.world.partitions)
         messages = {each: id_of(number) for each, number in begun.items()}
-        records += member_requests.begin(self.state, request.member_id, messages)
+        records += consumer_decisions.begin(self.state, request.member_id, messages)
         self.write(records, is_lost=self.world.chance.random() < 0.01)
         return self._reply(request.member_id)
 
     def leave(self, member_id: str, *, keeps_assignment: bool) -> None:
         self.tick()
-        records = member_requests.leave(
+        records = consumer_decisions.leave(
             self.state, member_id, self.world.partitions, keeps_assignment=keeps_assignment
         )
         self.world.leaving = member_id
@@ -161,7 +161,7 @@ class Coordinator:
         offsets = {each: id_of(number) for each, number in commit.offsets.items()}
         if commit.pointer is not None and commit.pointer not in self.world.open_transactions:
             raise ConnectionError  # the write permit is refused
-        records = member_requests.commit(
+        records = consumer_decisions.commit(
             self.state,
             commit.member_id,
             commit.epoch,

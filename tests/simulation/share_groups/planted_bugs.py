@@ -2,8 +2,8 @@
 
 from tests.simulation.planted_bugs import planted
 
-_STATE = "messaging/groups/share_state.py"
-_GROUPS = "messaging/groups/share_groups.py"
+_STATE = "messaging/groups/share_decisions.py"
+_GROUPS = "messaging/groups/share_coordinator.py"
 _READS = "messaging/groups/share_reads.py"
 _LOGS = "messaging/groups/group_logs.py"
 

@@ -14,9 +14,10 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count
 
-from messaging.groups import group_logs, share_state
-from messaging.groups.share_groups import Given, LeaseRequest
-from messaging.groups.share_state import Acknowledgement, ProcessingOrder, Token
+from messaging.groups import group_logs
+from messaging.groups import share_decisions as share_state
+from messaging.groups.share_coordinator import Given, LeaseRequest
+from messaging.groups.share_decisions import Acknowledgement, ProcessingOrder, Token
 from messaging.service import MessagingService
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, World

@@ -7,11 +7,11 @@ from typing import TypeVar
 import pytest
 
 from kernel.exchange import EMPTY_REPLY, Reply, Request, Route
-from messaging.engines.engine import StoreError, TakenOverError
+from messaging.engines.engine_interface import StoreError, TakenOverError
 from messaging.engines.memory import MemoryStore
-from messaging.engines.store import Store
-from messaging.log.store_holder import READ_LEASE_MS, StoreHolderCheck, require_holder
-from messaging.log.store_state import OpenStore
+from messaging.engines.row_store import Store
+from messaging.log.read_lease import READ_LEASE_MS, StoreHolderCheck, require_holder
+from messaging.log.state_in_memory import OpenStore
 from tests.made_operations import made
 from tests.messaging.world import Clock, in_thread
 from tuff.protocol.errors import (

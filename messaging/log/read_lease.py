@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from kernel.event_loop import InThread
 from kernel.exchange import Reply, Request, Route
-from messaging.engines.engine import CanBeTakenOver, StoreError, TakenOverError
-from messaging.log.store_state import OpenStore
+from messaging.engines.engine_interface import CanBeTakenOver, StoreError, TakenOverError
+from messaging.log.state_in_memory import OpenStore
 from tuff.protocol.errors import StorageUnavailableError, TuffError
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from messaging.groups import share_state
-from messaging.groups.records import (
+from messaging.groups import share_decisions as share_state
+from messaging.groups.log_records import (
     SHARE_RECORDS,
     AcceptedRecord,
     DamagedRecordOfGroupError,
@@ -20,7 +20,7 @@ from messaging.groups.records import (
     Tries,
     WindowRecord,
 )
-from messaging.groups.share_state import (
+from messaging.groups.share_decisions import (
     KEY_COUNT_MAX,
     Acknowledgement,
     Lease,

@@ -11,7 +11,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from messaging.model.rows import Row
+from messaging.model.row_format import Row
 from tuff_storage.disk.locks import StoreError
 
 __all__ = [

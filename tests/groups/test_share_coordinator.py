@@ -7,10 +7,12 @@ from typing import TypeVar
 
 import pytest
 
-from messaging.groups import group_logs, share_groups, share_state
-from messaging.groups.share_groups import Given, LeaseRequest
-from messaging.groups.share_state import Acknowledgement, ProcessingOrder
-from messaging.model.rows import MESSAGES
+from messaging.groups import group_logs
+from messaging.groups import share_coordinator as share_groups
+from messaging.groups import share_decisions as share_state
+from messaging.groups.share_coordinator import Given, LeaseRequest
+from messaging.groups.share_decisions import Acknowledgement, ProcessingOrder
+from messaging.model.row_format import MESSAGES
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings

@@ -13,7 +13,7 @@ from messaging.log.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.log.topics import TopicRecord
 from messaging.model.attributes import decode_attributes, encode_attributes
 from messaging.model.partitions import Partitions
-from messaging.model.rows import (
+from messaging.model.row_format import (
     HOLDS,
     LAST_BATCH_KEY,
     METADATA_KEY,

@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kernel.exchange import Reply, Request, Route, json_reply, read_object
-from messaging.engines.store import Store
+from messaging.engines.row_store import Store
 from messaging.log.pointer_index import IndexedRange
 from messaging.log.scan import read
-from messaging.log.store_state import OpenStore, StoreState
+from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.log.topics import Topic, TopicRecord, topic_of
 from messaging.model.parameters import choice, transaction_named
-from messaging.model.rows import (
+from messaging.model.row_format import (
     DamagedRowError,
     MessageRow,
     PayloadRow,
@@ -25,7 +25,7 @@ from messaging.model.rows import (
     undecided_key,
 )
 from messaging.model.visibility import BEGINNING, Query, Verdict, id_before, live_after, visibility
-from messaging.read.explanation import (
+from messaging.read.explanation_decision import (
     Blocker,
     DamagedRow,
     DelayedFacts,

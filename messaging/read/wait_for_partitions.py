@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kernel.exchange import Reply, Request, Route, members_of, read_query, value_reply
-from messaging.log.store_state import OpenStore, StoreState, require_topic
+from messaging.log.state_in_memory import OpenStore, StoreState, require_topic
 from messaging.log.topics import Topic, topic_of
 from messaging.model.parameters import boolean, choice, tags_in, wait_in
 from messaging.read.poll import Poll, Polls

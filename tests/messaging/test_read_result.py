@@ -1,6 +1,6 @@
 """`Messages`: what fits, what a cut removes, and ranges of messages of one write pointer."""
 
-from messaging.log.messages import Messages, PublishedRange
+from messaging.log.read_result import Messages, PublishedRange
 
 IDS = [number.to_bytes(20, "big") for number in range(4)]
 

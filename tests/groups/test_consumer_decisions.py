@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from messaging.groups.consumer_state import GroupState
-from messaging.groups.member_requests import (
+from messaging.groups.consumer_decisions import (
     Heartbeat,
     MemberSessions,
     commit,
@@ -15,7 +14,8 @@ from messaging.groups.member_requests import (
     leave,
     reset,
 )
-from messaging.groups.records import (
+from messaging.groups.consumer_state import GroupState
+from messaging.groups.log_records import (
     CONSUMER_RECORDS,
     AssignmentRecord,
     ConsumerRecord,

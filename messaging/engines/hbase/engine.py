@@ -18,7 +18,7 @@ from functools import partial
 from threading import Condition, Event
 
 from kernel.event_loop import InBackground
-from messaging.engines.engine import (
+from messaging.engines.engine_interface import (
     Chunks,
     Corruption,
     Rows,
@@ -55,7 +55,7 @@ from messaging.engines.hbase.layout import (
 )
 from messaging.engines.hbase.scan import COUNT_FEW, COUNT_MANY, read
 from messaging.engines.hbase.settings import FOREVER_S, HBaseSettings
-from messaging.model.rows import (
+from messaging.model.row_format import (
     LAST_BATCH_KEY,
     METADATA_KEY,
     LastBatch,

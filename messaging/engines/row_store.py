@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from itertools import chain
 
-from messaging.engines.engine import Chunks, Corruption, Engine, Row, Rows
+from messaging.engines.engine_interface import Chunks, Corruption, Engine, Row, Rows
 from messaging.model.packed_rows import (
     PACKED_TABLES,
     begins_before,
@@ -18,7 +18,7 @@ from messaging.model.packed_rows import (
     packed_count_max,
     rows_in,
 )
-from messaging.model.rows import OFFSET_SIZE, offset_after, offset_in, pack_offset
+from messaging.model.row_format import OFFSET_SIZE, offset_after, offset_in, pack_offset
 
 
 class Store:

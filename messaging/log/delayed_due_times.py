@@ -9,7 +9,7 @@ from tuff.protocol.ids import TopicId
 AT_ONCE = 0  # ms; a time that has passed
 
 
-class LookTimes:
+class DueTimes:
     """The time of the next look at each topic, in ms since the epoch: the due time of its next
     delayed message, or at once for a call that cancels one. Lives on the event loop. `changed` is
     set when a time becomes the earliest."""

@@ -17,8 +17,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from kernel.event_loop import Arrivals, BatchLoop
 from kernel.log_events import event
 from messaging.log.loading import read_last_batch_again
-from messaging.log.store_state import OpenStore, StoreState
-from messaging.model.rows import LAST_BATCH_KEY, METADATA_KEY
+from messaging.log.state_in_memory import OpenStore, StoreState
+from messaging.model.row_format import LAST_BATCH_KEY, METADATA_KEY
 from messaging.transactions_interface import WritePermit
 from messaging.write.failed_writes import FailedWrites
 from messaging.write.write_batch import (
@@ -108,7 +108,7 @@ class _Attempt(NamedTuple):
     writes: list[Write[Any]]
 
 
-class GroupCommitter:
+class WriteQueue:
     """Collects writes into batches and commits them. Lives on the event loop; only `run` writes."""
 
     def __init__(

@@ -1,7 +1,8 @@
 """Why a reader does or does not receive a message: one decision from facts (protocol §3.14). Pure.
 
-`messaging/read/explain.py` reads the facts. The order of the checks is that of a read: first what
-the log no longer has, then the record itself, then the snapshot, and last the rows before it.
+`messaging/read/explanation_facts.py` reads the facts. The order of the checks is that of a read:
+first what the log no longer has, then the record itself, then the snapshot, and last the rows
+before it.
 """
 
 from dataclasses import dataclass, field

@@ -16,12 +16,12 @@ from typing import Protocol
 
 from kernel.exchange import Caller
 from kernel.log_events import event
-from messaging.groups import member_requests
+from messaging.groups import consumer_decisions
+from messaging.groups.consumer_decisions import Heartbeat, MemberSessions
 from messaging.groups.consumer_state import GroupState
 from messaging.groups.group_logs import GroupLogs, LoadedGroup
-from messaging.groups.member_requests import Heartbeat, MemberSessions
-from messaging.groups.records import CONSUMER_RECORDS, BegunRecord, ConsumerRecord, MemberRecord
-from messaging.log.store_state import StoreState
+from messaging.groups.log_records import CONSUMER_RECORDS, BegunRecord, ConsumerRecord, MemberRecord
+from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic
 from messaging.read.counts import MessageCount, MessageCounts
 from messaging.read.offsets_and_splits import TopicOffsets
@@ -29,8 +29,8 @@ from messaging.read.poll import Polls
 from messaging.retention.holds_and_positions import behind_ms
 from messaging.settings import GroupSettings
 from messaging.topic_changes import PropertyChange, TopicChanges
-from messaging.write.group_commit import GroupCommitter
 from messaging.write.publish import Publisher
+from messaging.write.write_queue import WriteQueue
 from tuff.protocol.errors import (
     DamagedRecordError,
     GroupNotEmptyError,
@@ -128,7 +128,7 @@ class GroupCoordinator:
     def __init__(
         self,
         state: StoreState,
-        committer: GroupCommitter,
+        committer: WriteQueue,
         publisher: Publisher,
         polls: Polls,
         topics: TopicChanges,
@@ -198,12 +198,12 @@ class GroupCoordinator:
         await self._create_log(group_log)
         async with self._turn(group_log) as group:
             partitions = await self._partitions(group, request.topics)
-            records = member_requests.join(group.state, request, partitions)
-            topics = member_requests.topics_to_start(group.state, request)
+            records = consumer_decisions.join(group.state, request, partitions)
+            topics = consumer_decisions.topics_to_start(group.state, request)
             chosen = start or _preferences_of(group).start
             is_latest = chosen == GroupStart.LATEST
             ends = await self._ends_of(group_log, topics, partitions) if is_latest else {}
-            records += member_requests.start(topics, ends, now_ms=self._state.now_ms())
+            records += consumer_decisions.start(topics, ends, now_ms=self._state.now_ms())
             await self._write(group, records)
             return self._heard(group, request.member_id)
 
@@ -220,9 +220,9 @@ class GroupCoordinator:
         """
         async with self._turn(group_log) as group:
             partitions = await self._partitions(group)
-            records = member_requests.heartbeat(group.state, request, partitions)
+            records = consumer_decisions.heartbeat(group.state, request, partitions)
             kept = {each: message for each, message in begun.items() if each in request.owned}
-            records += member_requests.begin(group.state, request.member_id, kept)
+            records += consumer_decisions.begin(group.state, request.member_id, kept)
             await self._write(group, records)
             return self._heard(group, request.member_id)
 
@@ -230,7 +230,7 @@ class GroupCoordinator:
         """Raises: GroupNotFoundError, UnknownMemberError."""
         async with self._turn(group_log) as group:
             partitions = await self._partitions(group)
-            records = member_requests.leave(
+            records = consumer_decisions.leave(
                 group.state, member_id, partitions, keeps_assignment=keeps_assignment
             )
             await self._write(group, records)
@@ -257,10 +257,10 @@ class GroupCoordinator:
         """
         async with self._turn(group_log) as group:
             now_ms = self._state.now_ms()
-            records = member_requests.commit(
+            records = consumer_decisions.commit(
                 group.state, member_id, epoch, offsets, now_ms=now_ms, pointer=pointer
             )
-            records += member_requests.begin(group.state, member_id, begun)
+            records += consumer_decisions.begin(group.state, member_id, begun)
             await self._write(group, records, pointer=pointer, caller=caller)
 
     async def committed(self, group_log: TopicId) -> GroupState:
@@ -285,7 +285,7 @@ class GroupCoordinator:
                 self._state.require_past(after, skew_ms=OWNERS_SKEW_MS if is_foreign else 0)
         async with self._turn(group_log) as group:
             await self._logs.end_transactions(group)
-            records = member_requests.reset(
+            records = consumer_decisions.reset(
                 group.state,
                 offsets,
                 now_ms=self._state.now_ms(),
@@ -540,7 +540,7 @@ class GroupCoordinator:
         over = group.memory.over(group.state, now_ms=self._state.now_ms())
         if over:
             partitions = await self._partitions(group)
-            await self._write(group, member_requests.fence(group.state, over, partitions))
+            await self._write(group, consumer_decisions.fence(group.state, over, partitions))
             fenced, group_log = counted(len(over), "member"), group.topic.id
             extra = event("members_fenced", group=group_log, count=len(over))
             log.info("fenced %s of the group %s", fenced, group_log, extra=extra)

@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kernel.event_loop import InThread
-from messaging.engines.engine import Corruption, Engine, Interruptible, Rows, StoreError
-from messaging.engines.store import Store
+from messaging.engines.engine_interface import Corruption, Engine, Interruptible, Rows, StoreError
+from messaging.engines.row_store import Store
+from messaging.log.delayed_due_times import DueTimes
 from messaging.log.loading import Loaded, LoadedProducer, LoadedTopics
-from messaging.log.look_times import LookTimes
 from messaging.log.pointer_index import PointerIndex
 from messaging.log.sequencer import IdleIntervals, Sequencer
 from messaging.log.tail_cache import TailCache
 from messaging.log.topics import Topic, TopicRecord, TopicRegistry
 from messaging.model.packed_rows import NewRows
-from messaging.model.rows import LastBatch, StoreMetadata, prefix_of
+from messaging.model.row_format import LastBatch, StoreMetadata, prefix_of
 from messaging.transactions_interface import TransactionView
 from messaging.write.producers import Producers
 from tuff.protocol.errors import FuturePositionError, StorageUnavailableError
@@ -209,7 +209,7 @@ class StoreState:
         is_shared: bool = False,
     ) -> None:
         """`is_shared`: servers of a cluster share the store, and each owns some of the topics."""
-        self.look_times = LookTimes()
+        self.due_times = DueTimes()
         self.topics = TopicRegistry(is_shared=is_shared)
         self.index = PointerIndex()
         self.producers = Producers(now_ms=now_ms)
@@ -233,7 +233,7 @@ class StoreState:
         for topic_id, record in loaded.topics.items():
             self.topics.load(topic_id, record)
         for topic_id, due_ms in loaded.due_ms.items():
-            self.look_times.note(topic_id, due_ms)
+            self.due_times.note(topic_id, due_ms)
         self.index.load(loaded.index, now_ms=self.now_ms())
         self._load_producers(loaded.producers)
         self.last_batch = self._attempted = loaded.last_batch
@@ -279,7 +279,7 @@ class StoreState:
         for topic, record in new.items():
             self.topics.load(topic, record)
             if topic in loaded.due_ms:
-                self.look_times.note(topic, loaded.due_ms[topic])
+                self.due_times.note(topic, loaded.due_ms[topic])
             if isinstance(record, TopicRecord) and record.generation > 0:
                 # A read that was under way when the topic was given away may have been cached.
                 self.tail_cache.forget(prefix_of(topic, record.generation))
@@ -298,7 +298,7 @@ class StoreState:
     def remove_topic(self, topic: Topic) -> None:
         """Another server owns this topic from now on."""
         self.topics.remove(topic.id)
-        self.look_times.forget(topic.id)
+        self.due_times.forget(topic.id)
         self.index.forget(topic.id)
         self.producers.forget_topic(topic)
         if topic.durable is not None and topic.durable.generation > 0:

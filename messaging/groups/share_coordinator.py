@@ -18,25 +18,25 @@ from typing import NamedTuple
 
 from kernel.exchange import Caller
 from messaging.groups.group_logs import GroupLogs, damaged_record
-from messaging.groups.records import SHARE_RECORDS, DamagedRecordOfGroupError
-from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, ShareGroup, WindowReader
-from messaging.groups.share_state import (
+from messaging.groups.log_records import SHARE_RECORDS, DamagedRecordOfGroupError
+from messaging.groups.share_decisions import (
     Acknowledgement,
     Lease,
     ProcessingOrder,
     ShareProperties,
     ShareState,
 )
-from messaging.log.store_state import OpenStore, StoreState, require_log, require_topic
+from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, ShareGroup, WindowReader
+from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import TTL_S_MAX, Topic, created
 from messaging.model.visibility import first_id, start_after
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
 from messaging.settings import MessagingSettings
 from messaging.topic_changes import TopicChanges, deleted
-from messaging.write.group_commit import GroupCommitter, Write
 from messaging.write.publish import Publisher
 from messaging.write.write_batch import WriteBatch
+from messaging.write.write_queue import Write, WriteQueue
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import (
     GroupExistsError,
@@ -111,7 +111,7 @@ class ShareGroups:
         self,
         store: OpenStore,
         state: StoreState,
-        committer: GroupCommitter,
+        committer: WriteQueue,
         publisher: Publisher,
         polls: Polls,
         topics: TopicChanges,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from messaging.model.attributes import decode_attributes
 from messaging.model.packed_rows import PackedSlice
-from messaging.model.rows import OFFSET_SIZE
+from messaging.model.row_format import OFFSET_SIZE
 from tuff.protocol import avro
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import NotAcceptableError

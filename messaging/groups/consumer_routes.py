@@ -14,16 +14,16 @@ from kernel.exchange import (
     value_reply,
 )
 from messaging.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR
-from messaging.groups.consumer_state import GroupState
-from messaging.groups.coordinator import (
+from messaging.groups.consumer_coordinator import (
     GroupCoordinator,
     Lag,
     MemberView,
     PartitionLag,
     group_log_of,
 )
-from messaging.groups.member_requests import Heartbeat
-from messaging.groups.records import LEFT_STATIC, MemberRecord
+from messaging.groups.consumer_decisions import Heartbeat
+from messaging.groups.consumer_state import GroupState
+from messaging.groups.log_records import LEFT_STATIC, MemberRecord
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.group_preferences import MEMBERS, GroupPreferences, GroupStart

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from kernel.log_events import event
-from messaging.engines.engine import Engine
+from messaging.engines.engine_interface import Engine
 from messaging.engines.leveldb import LevelDbOpener
 from messaging.engines.memory import MemoryStore
 from messaging.log.store_end import DamagedEndError, StoreEndFile, loss_name, read_end
@@ -106,7 +106,7 @@ def _require_no_messages(directory: Path) -> None:
 
 def _hbase(settings: Settings, runtime: Runtime) -> Callable[[], Engine]:
     try:
-        from messaging.engines.hbase.store import HBaseOpener
+        from messaging.engines.hbase.engine import HBaseOpener
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"messaging.store=hbase needs {error.name}, which is not installed; "

@@ -17,7 +17,7 @@ from yarl import URL
 
 from kernel.event_loop import Spawn
 from kernel.exchange import SERVER_SCHEME, Reply, Request
-from tuff.http_sessions import new_session, notice_closed_connections
+from tuff.aiohttp_sessions import new_session, notice_closed_connections
 from tuff.protocol.errors import TuffError, from_problem
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from tuff.protocol.ids import TopicId
 if TYPE_CHECKING:
     from pyarrow import Array, ListArray, RecordBatch
 
-    from tuff.publishing import Publishable
+    from tuff.publish_calls import Publishable
 
 TOPIC = "topic"
 VALUE = "value"
@@ -119,7 +119,7 @@ def messages_of(batch: "RecordBatch", *, attributes: bool) -> "list[Publishable]
     """
     import pyarrow as pa
 
-    from tuff.publishing import NewMessage
+    from tuff.publish_calls import NewMessage
 
     refuse_nulls(batch.column(VALUE), VALUE)
     payloads: list[bytes] = batch.column(VALUE).cast(pa.binary()).to_pylist()

@@ -35,14 +35,14 @@ from pyspark_tuff.options import Boundary, Edge, ReadIsolation, ReadOptions
 from tuff.protocol.errors import TopicNotFoundError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
-from tuff.reading import PollQuestion
+from tuff.read_calls import PollQuestion
 
 if TYPE_CHECKING:
     from pyarrow import Int64Array
 
     from tuff.blocking.client import Client
     from tuff.protocol.requests import IsolationLike
-    from tuff.reading import PollBatch
+    from tuff.read_calls import PollBatch
     from tuff.replies import Offsets
 
 log = logging.getLogger(__name__)

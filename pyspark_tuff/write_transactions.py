@@ -26,7 +26,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry
-from tuff.publishing import publish_entry
+from tuff.publish_calls import publish_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

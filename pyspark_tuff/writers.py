@@ -42,7 +42,7 @@ from pyspark_tuff.planning import require_topics
 from pyspark_tuff.write_transactions import EpochJob, Job, JoinedJob, OwnJob, Part, TaskResult
 from tuff.blocking.client import Client
 from tuff.protocol.ids import TopicId
-from tuff.publishing import Publishable, checked, size_bytes
+from tuff.publish_calls import Publishable, checked, size_bytes
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

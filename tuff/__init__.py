@@ -70,8 +70,8 @@ else:
     from tuff.blocking.sql import SqlTransaction as SqlTransaction
     from tuff.blocking.subscriber import Subscriber as Subscriber
     from tuff.blocking.typed_topic import TypedTopic as TypedTopic
-    from tuff.consumer_plan import Batch as Batch
-    from tuff.consumer_plan import DeliveryMode as DeliveryMode
+    from tuff.consumer_options import Batch as Batch
+    from tuff.consumer_options import DeliveryMode as DeliveryMode
     from tuff.dead_letters import DeadLetter as DeadLetter
     from tuff.dead_letters import read_dead_letter as read_dead_letter
     from tuff.errors import ConnectionLostError as ConnectionLostError
@@ -81,6 +81,7 @@ else:
     from tuff.errors import TransactionConflictError as TransactionConflictError
     from tuff.errors import TuffError as TuffError
     from tuff.errors import WrongStateError as WrongStateError
+    from tuff.exactly_once_subscriber import TablePositions as TablePositions
     from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
     from tuff.participant import TransactionAware as TransactionAware
     from tuff.protocol.group_preferences import GroupPreferences as GroupPreferences
@@ -93,7 +94,7 @@ else:
     from tuff.protocol.requests import Message as Message
     from tuff.protocol.transaction import Transaction as Transaction
     from tuff.protocol.transaction import TransactionType as TransactionType
-    from tuff.publishing import NewMessage as NewMessage
+    from tuff.publish_calls import NewMessage as NewMessage
     from tuff.replies import Poll as Poll
     from tuff.replies import Published as Published
     from tuff.serializers import BYTES as BYTES
@@ -102,7 +103,6 @@ else:
     from tuff.serializers import TypedMessage as TypedMessage
     from tuff.serializers import avro_serializer as avro_serializer
     from tuff.serializers import json_serializer as json_serializer
-    from tuff.subscriber_flows import TablePositions as TablePositions
     from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable
     from tuff.tables.leveldb_table import TransactionalTable as TransactionalTable
     from tuff.version import __version__ as __version__

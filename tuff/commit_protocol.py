@@ -15,9 +15,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from tuff import reading, transaction_calls
+from tuff import read_calls, transaction_calls
 from tuff.errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
-from tuff.flows import Backoff, Call, Flow, Retries, attempt, hook, note, run_all, unless
+from tuff.flows_and_retries import (
+    Backoff,
+    Call,
+    Flow,
+    Retries,
+    attempt,
+    hook,
+    note,
+    run_all,
+    unless,
+)
 from tuff.participant import AsyncTransactionAware, checked_changes, checked_participant
 from tuff.protocol.errors import (
     BadRequestError,
@@ -32,11 +42,11 @@ from tuff.protocol.ids import TopicId, TopicLike
 from tuff.protocol.json_bodies import shown
 from tuff.protocol.requests import Delay, PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType, TransactionTypeLike
-from tuff.publishing import MessageBuffer, Publishable, all_checked
-from tuff.reading import PollQuestion
+from tuff.publish_calls import MessageBuffer, Publishable, all_checked
+from tuff.read_calls import PollQuestion
 from tuff.replies import Poll, Published
+from tuff.requests_and_responses import of_type
 from tuff.stops import Stop, StoppedError
-from tuff.wire import of_type
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -437,7 +447,7 @@ class CommitProtocol:
 
     def poll(self, topic: TopicLike, question: PollQuestion) -> Flow[Poll]:
         """Read in the transaction's snapshot."""
-        return (yield from reading.read(self._retries, reading.poll, topic, question))
+        return (yield from read_calls.read(self._retries, read_calls.poll, topic, question))
 
     def _write(self, transaction: Transaction) -> Flow[tuple[frozenset[bytes], list[PublishEntry]]]:
         if self._rollback_only_error is not None:

@@ -10,9 +10,9 @@ from tuff.protocol.attributes import Attributes as Attributes
 from tuff.protocol.requests import PublishEntry as PublishEntry
 from tuff.protocol.requests import RollbackDetail as RollbackDetail
 from tuff.protocol.transaction import VisibilityLevel as VisibilityLevel
-from tuff.publishing import publish_entry as publish_entry
-from tuff.reading import PollBatch as PollBatch
-from tuff.reading import PollQuestion as PollQuestion
+from tuff.publish_calls import publish_entry as publish_entry
+from tuff.read_calls import PollBatch as PollBatch
+from tuff.read_calls import PollQuestion as PollQuestion
 from tuff.replies import Epoch as Epoch
 from tuff.replies import Prepared as Prepared
 from tuff.replies import Split as Split

@@ -24,7 +24,7 @@ from tuff.protocol.ids import MessageId, TopicId, topic_id
 from tuff.protocol.json_bodies import payload_from_json, payload_to_json
 from tuff.protocol.requests import Message
 from tuff.protocol.values import Member
-from tuff.publishing import NewMessage
+from tuff.publish_calls import NewMessage
 
 RETRY_SUFFIX = ".retry"
 DEAD_SUFFIX = ".dlq"

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypedDict, TypeVar
 
-from tuff.flows import Call, call
+from tuff.flows_and_retries import Call, call
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.group_preferences import (
@@ -26,7 +26,7 @@ from tuff.protocol.json_objects import from_json
 from tuff.protocol.requests import IsolationLike
 from tuff.protocol.values import Member
 from tuff.replies import Group
-from tuff.wire import (
+from tuff.requests_and_responses import (
     IdOrHex,
     Response,
     mapping,

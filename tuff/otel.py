@@ -20,18 +20,18 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tuff.extras import Extra
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
 from tuff.protocol import operations
 from tuff.protocol.attributes import HEADERS_COUNT_MAX, NO_ATTRIBUTES, checked_attributes
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.operations import Operation
 from tuff.protocol.requests import Message
-from tuff.publishing import Checked, CheckedMessage
+from tuff.publish_calls import Checked, CheckedMessage
 from tuff.replies import Poll
+from tuff.requests_and_responses import Request
 from tuff.tracing import TRACING
 from tuff.version import __version__
-from tuff.wire import Request
 
 with Extra("tuff.otel", "otel"):
     from opentelemetry.context import Context

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from tuff.flows import Call, call
+from tuff.flows_and_retries import Call, call
 from tuff.protocol import operations
 from tuff.protocol.attributes import NO_ATTRIBUTES
 from tuff.protocol.ids import (
@@ -28,9 +28,9 @@ from tuff.protocol.json_bodies import (
 )
 from tuff.protocol.leases import AttemptReport, LeaseAction, LeaseOutcome
 from tuff.protocol.requests import Message
-from tuff.reading import Start, start_to_json
+from tuff.read_calls import Start, start_to_json
 from tuff.replies import ShareGroup
-from tuff.wire import Request, Response, nothing, reply, reply_object, reply_texts
+from tuff.requests_and_responses import Request, Response, nothing, reply, reply_object, reply_texts
 
 ACKNOWLEDGED_COUNT_MAX = 1_000  # messages of one request
 DELAY_S_MAX = 43_200.0  # seconds; a released message waits no longer

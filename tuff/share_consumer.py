@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from tuff import share_calls
 from tuff.commit_protocol import Opened, during
-from tuff.consumer_plan import DeliveryMode, DeliveryModeLike
+from tuff.consumer_options import DeliveryMode, DeliveryModeLike
 from tuff.dead_letters import (
     SHARE_PREFIX,
     Cause,
@@ -32,7 +32,8 @@ from tuff.dead_letters import (
     dead_letter_topic_of,
 )
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.failures import (
+from tuff.exactly_once_subscriber import is_unrelated_to_messages
+from tuff.failed_messages import (
     Failure,
     Failures,
     Letters,
@@ -41,14 +42,15 @@ from tuff.failures import (
     failure_of,
     given_up,
 )
-from tuff.flows import Call, Flow, Hook, Pause, ask, hook, is_passing, paused, unless
-from tuff.outages import Outages
+from tuff.flows_and_retries import Call, Flow, Hook, Pause, ask, hook, is_passing, paused, unless
 from tuff.protocol.errors import GroupExistsError, GroupNotFoundError, LeaseLostError, TuffError
 from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId
 from tuff.protocol.leases import AttemptReport, LeaseAction
 from tuff.protocol.requests import Message
-from tuff.reading import Start
+from tuff.read_calls import Start
+from tuff.requests_and_responses import of_type
+from tuff.server_outages import Outages
 from tuff.share_calls import (
     ACKNOWLEDGED_COUNT_MAX,
     DELAY_S_MAX,
@@ -58,8 +60,6 @@ from tuff.share_calls import (
     ShareOrder,
 )
 from tuff.stops import Stop
-from tuff.subscriber_flows import is_unrelated_to_messages
-from tuff.wire import of_type
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Literal
 
-from tuff.flows import Call, call
+from tuff.flows_and_retries import Call, call
 from tuff.protocol import operations
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicLike, check_name, names_of, topic_of
@@ -13,8 +13,8 @@ from tuff.protocol.json_bodies import rollback_detail_to_json, text_from_json
 from tuff.protocol.json_objects import list_from_json
 from tuff.protocol.requests import IsolationLike, RollbackDetail
 from tuff.protocol.transaction import Transaction
-from tuff.publishing import ttl_of
-from tuff.reading import EARLIEST, LATEST, Start, hex_of, start_to_json
+from tuff.publish_calls import ttl_of
+from tuff.read_calls import EARLIEST, LATEST, Start, hex_of, start_to_json
 from tuff.replies import (
     ClusterState,
     DelayedMessage,
@@ -33,7 +33,7 @@ from tuff.replies import (
     TopicSpace,
     TopicUpdate,
 )
-from tuff.wire import (
+from tuff.requests_and_responses import (
     IdOrHex,
     Query,
     Request,

@@ -8,8 +8,8 @@ from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Message
 
 if TYPE_CHECKING:
-    from tuff.flows import Call
-    from tuff.publishing import Checked
+    from tuff.flows_and_retries import Call
+    from tuff.publish_calls import Checked
 
 
 class TracedCall(Protocol):

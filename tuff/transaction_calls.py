@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from tuff.flows import Call, call
+from tuff.flows_and_retries import Call, call
 from tuff.protocol import operations
 from tuff.protocol.json_bodies import (
     array_from_json,
@@ -37,7 +37,7 @@ from tuff.replies import (
     SnapshotFile,
     Truncated,
 )
-from tuff.wire import (
+from tuff.requests_and_responses import (
     Request,
     Response,
     maybe_pointer,

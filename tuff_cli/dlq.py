@@ -10,7 +10,7 @@ import click
 from tuff.blocking.client import Client
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.groups import Consumer
-from tuff.consumer_plan import Batch
+from tuff.consumer_options import Batch
 from tuff.dead_letters import (
     DeadLetter,
     dead_letter_topic_of,
@@ -23,7 +23,7 @@ from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 from tuff.protocol.json_objects import to_json
 from tuff.protocol.requests import Message
 from tuff.protocol.sentences import counted
-from tuff.publishing import NewMessage
+from tuff.publish_calls import NewMessage
 from tuff_cli.options import WholeNumber, client_command, topic_of
 from tuff_cli.output import Result, Table, moment, printable
 

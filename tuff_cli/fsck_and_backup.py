@@ -16,12 +16,12 @@ import click
 
 from tuff.address import addresses_of
 from tuff.blocking.transport import transport_of
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
 from tuff.launch import EXIT_USAGE, Row, ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
 from tuff.protocol.operations import TAKE_BACKUP
 from tuff.protocol.sentences import counted
-from tuff.wire import Request
+from tuff.requests_and_responses import Request
 from tuff_cli.options import PathType, Target, output_options, pass_target, server_options
 from tuff_cli.output import Table, notice, print_json, print_table
 from tuff_storage.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts

@@ -9,13 +9,13 @@ from itertools import dropwhile, islice
 
 import click
 
-from tuff import outages
+from tuff import server_outages
 from tuff.blocking.client import Client
 from tuff.protocol.errors import OverloadedError, UnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.json_objects import to_json
 from tuff.protocol.requests import Isolation, Message
-from tuff.reading import EARLIEST, LATEST, Start
+from tuff.read_calls import EARLIEST, LATEST, Start
 from tuff.replies import Poll
 from tuff_cli.options import (
     Function,
@@ -170,7 +170,7 @@ class _Reader:
         with suppress(UnavailableError, OverloadedError):
             self._client.topics.get(self._topic)
         handler = _Notices()
-        log = logging.getLogger(outages.__name__)
+        log = logging.getLogger(server_outages.__name__)
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         try:

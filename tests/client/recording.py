@@ -4,12 +4,12 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
 from tuff.participant import AsyncTransactionAware, TransactionAware
 from tuff.protocol.avro import decode_publish_request
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
-from tuff.wire import Request
+from tuff.requests_and_responses import Request
 
 T = TypeVar("T")
 

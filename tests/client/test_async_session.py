@@ -17,7 +17,7 @@ from tuff.address import Address
 from tuff.aio.transport import FRAMES_PER_WRITE_MAX, AsyncSession
 from tuff.protocol.operations import GET_OUTCOME
 from tuff.protocol.session_frames import Kind, frame
-from tuff.wire import Request
+from tuff.requests_and_responses import Request
 
 PLAYED = tuff.TopicId("played", "topic")
 

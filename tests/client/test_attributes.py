@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import tuff
-from tuff import publishing
+from tuff import publish_calls
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import BadRequestError
-from tuff.publishing import BUFFER_BYTES_MAX, all_checked, checked, publish_request
+from tuff.publish_calls import BUFFER_BYTES_MAX, all_checked, checked, publish_request
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SOLD = tuff.NewMessage(
@@ -107,7 +107,7 @@ def test_a_messages_own_time_to_live_takes_precedence_over_that_of_the_call(
 def test_messages_without_attributes_are_sent_as_before(topic: tuff.TopicId) -> None:
     """An older server reads no other form."""
     for plain in ("text", tuff.NewMessage("text"), tuff.NewMessage(b"text", tags=(), headers={})):
-        call = publishing.publish(
+        call = publish_calls.publish(
             topic, publish_request([checked(plain)], pointer=None, ttl_s=5), ack=tuff.Ack.DURABLE
         )
         assert call.request.body == b"\x02\x02\x08text\x00"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tuff import publishing, reading, topic_calls, transaction_calls
-from tuff.flows import Call
+from tuff import publish_calls, read_calls, topic_calls, transaction_calls
+from tuff.flows_and_retries import Call
 from tuff.protocol.avro import decode_publish_request, encode_columns_2
 from tuff.protocol.errors import (
     InternalError,
@@ -20,11 +20,11 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import SEQ_ID_LIMIT, MessageId, MessageIds, Offset, TopicId
 from tuff.protocol.requests import Message, PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
-from tuff.publishing import all_checked
-from tuff.reading import PollQuestion
+from tuff.publish_calls import all_checked
+from tuff.read_calls import PollQuestion
 from tuff.replies import Published, Renewed
+from tuff.requests_and_responses import Request, Response
 from tuff.transaction_calls import id_of, write_pointer_of
-from tuff.wire import Request, Response
 
 ORDERS = TopicId("shop", "orders")
 ID = MessageId(1480000000000, 5)
@@ -53,11 +53,11 @@ SOLD_FORM = {"namespace": "shop", "topic": "orders", "messages": ["sold"], "poin
     ("call", "method", "path", "body"),
     [
         (topic_calls.create_topic(ORDERS, {"ttl": 5}), "PUT", TOPIC, {"ttl": 5}),
-        (reading.poll(ORDERS, PollQuestion(start=AT, limit=10)), "POST",
+        (read_calls.poll(ORDERS, PollQuestion(start=AT, limit=10)), "POST",
          f"{TOPIC}/poll?isolation=committed", {"startFrom": AT, "inclusive": True, "limit": 10}),
-        (reading.poll(ORDERS, PollQuestion(start=datetime(2016, 11, 24, 15, 6, 40, tzinfo=UTC))),
+        (read_calls.poll(ORDERS, PollQuestion(start=datetime(2016, 11, 24, 15, 6, 40, tzinfo=UTC))),
          "POST", f"{TOPIC}/poll?isolation=committed", {"startFrom": AT, "inclusive": True}),
-        (reading.poll(ORDERS, SKIPPING), "POST", f"{TOPIC}/poll?tx=7&undecided=skip&wait=1.5",
+        (read_calls.poll(ORDERS, SKIPPING), "POST", f"{TOPIC}/poll?tx=7&undecided=skip&wait=1.5",
          {"startFrom": HEX, "inclusive": False}),
         (transaction_calls.commit(5, [b"apple"], [SOLD], read_only=False), "POST",
          "/v1/transactions/5/commit",
@@ -82,7 +82,7 @@ def test_a_call_sends_what_it_was_given_and_no_more(
 
 
 def test_a_poll_tells_the_transport_how_long_the_server_may_wait() -> None:
-    assert reading.poll(ORDERS, SKIPPING).request.wait_s == 1.5
+    assert read_calls.poll(ORDERS, SKIPPING).request.wait_s == 1.5
 
 
 def test_a_bad_namespace_is_refused_before_anything_is_sent() -> None:
@@ -91,7 +91,7 @@ def test_a_bad_namespace_is_refused_before_anything_is_sent() -> None:
 
 
 def test_a_publish_without_a_transaction_names_no_pointer() -> None:
-    call = publishing.publish(ORDERS, PublishRequest(None, [b"a", b"\xff"], ttl_s=60))
+    call = publish_calls.publish(ORDERS, PublishRequest(None, [b"a", b"\xff"], ttl_s=60))
 
     assert call.request.path == "/v1/namespaces/shop/topics/orders/publish?ttl=60"
     assert decode_publish_request(call.request.body or b"") == PublishRequest(
@@ -104,7 +104,7 @@ def test_a_publish_without_a_transaction_names_no_pointer() -> None:
 
 @pytest.mark.parametrize(("last", "count"), [(HEX, 2), (NEXT_HEX, 1), (NEXT_HEX, 3)])
 def test_a_reply_with_other_offsets_than_messages_is_an_error(last: str, count: int) -> None:
-    call = publishing.publish(ORDERS, PublishRequest(None, [b"a"] * count))
+    call = publish_calls.publish(ORDERS, PublishRequest(None, [b"a"] * count))
 
     with pytest.raises(InternalError, match="the messages exist, and their ids are unknown"):
         call.answer(ok(tuff_first_id=HEX, tuff_last_id=last))
@@ -122,7 +122,7 @@ def test_ids_are_those_of_consecutive_offsets() -> None:
 
 
 def test_a_publish_under_a_pointer_returns_the_detail_for_a_rollback() -> None:
-    call = publishing.publish(ORDERS, PublishRequest(1480000000000000000, [b"a"]))
+    call = publish_calls.publish(ORDERS, PublishRequest(1480000000000000000, [b"a"]))
 
     published = call.answer(
         ok(
@@ -145,13 +145,13 @@ def test_a_publish_under_a_pointer_returns_the_detail_for_a_rollback() -> None:
 
 def test_a_poll_from_a_time_without_a_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="a datetime with a time zone"):
-        reading.poll(ORDERS, PollQuestion(start=datetime(2016, 11, 24)))  # noqa: DTZ001 - refused
+        read_calls.poll(ORDERS, PollQuestion(start=datetime(2016, 11, 24)))  # noqa: DTZ001 - refused
 
 
 def test_a_poll_carries_a_snapshot_as_its_bytes() -> None:
     snapshot = Transaction(transaction_id=1, read_pointer=0, write_pointer=1)
 
-    call = reading.poll(ORDERS, PollQuestion(transaction=snapshot))
+    call = read_calls.poll(ORDERS, PollQuestion(transaction=snapshot))
 
     body = sent(call.request)[2]
     assert isinstance(body, dict)
@@ -166,7 +166,7 @@ def test_a_poll_reads_messages_and_where_it_leaves_the_reader() -> None:
         "tuff-blocked-by": "12",
     }
     body = encode_columns_2([ID.to_bytes()], [b"\xff"], {})
-    call = reading.poll(ORDERS, PollQuestion())
+    call = read_calls.poll(ORDERS, PollQuestion())
 
     assert call.request.accept == "avro/binary; schema=2"
     poll = call.answer(Response(200, headers, body))
@@ -178,7 +178,7 @@ def test_a_poll_reads_messages_and_where_it_leaves_the_reader() -> None:
 def test_offsets_of_an_empty_topic_are_none() -> None:
     reply = ok({"generation": 1, "earliest": None, "end": None, "blockedBy": None})
 
-    found = reading.offsets(ORDERS, isolation="committed").answer(reply)
+    found = read_calls.offsets(ORDERS, isolation="committed").answer(reply)
 
     assert (found.earliest, found.end, found.blocked_by) == (None, None, None)
 
@@ -218,7 +218,7 @@ def test_an_error_page_of_a_proxy_is_an_error_of_the_root_class() -> None:
 
 def test_a_response_that_no_tuff_server_gives_is_an_internal_error() -> None:
     with pytest.raises(InternalError, match="check the address"):
-        reading.poll(ORDERS, PollQuestion()).answer(Response(200, {}, b"<html>hello</html>"))
+        read_calls.poll(ORDERS, PollQuestion()).answer(Response(200, {}, b"<html>hello</html>"))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_response_that_no_tuff_server_gives_is_an_internal_error() -> None:
     [
         topic_calls.create_topic(ORDERS, {}),
         topic_calls.delete_topic(ORDERS),
-        publishing.store(ORDERS, PublishRequest(5, [b"x"])),
+        publish_calls.store(ORDERS, PublishRequest(5, [b"x"])),
         transaction_calls.can_commit(5, []),
         transaction_calls.invalidate(5),
         transaction_calls.delete_sink("sink"),
@@ -288,7 +288,7 @@ def test_a_change_that_is_no_bytes_is_refused(changes: Any) -> None:
 @pytest.mark.parametrize("wait_s", [math.nan, math.inf])
 def test_a_wait_that_is_no_number_is_refused(wait_s: float) -> None:
     with pytest.raises(ValueError, match="wait is a number of seconds"):
-        reading.poll(ORDERS, PollQuestion(wait_s=wait_s))
+        read_calls.poll(ORDERS, PollQuestion(wait_s=wait_s))
 
 
 @pytest.mark.parametrize("transaction", [None, "12", 1.5])

@@ -19,8 +19,8 @@ from tuff.protocol.errors import (
     PositionNotFoundError,
     TopicNotFoundError,
 )
-from tuff.reading import poll_batch
-from tuff.wire import Response
+from tuff.read_calls import poll_batch
+from tuff.requests_and_responses import Response
 
 ALL = tuff.connectors.PollQuestion()
 

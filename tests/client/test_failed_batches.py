@@ -10,7 +10,7 @@ import pytest
 
 import tuff
 from tuff import topic_calls
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
 
 MIB = 1 << 20
 

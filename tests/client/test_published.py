@@ -7,7 +7,7 @@ from tests.client.proxy import losing
 from tests.http.client import until
 from tests.http.process import ServerProcess
 from tuff.connectors import publish_entry
-from tuff.publishing import BUFFER_BYTES_MAX
+from tuff.publish_calls import BUFFER_BYTES_MAX
 
 
 def ids(client: tuff.Client, topic: tuff.TopicId) -> list[tuff.MessageId]:

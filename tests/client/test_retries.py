@@ -4,10 +4,9 @@ from functools import partial
 
 import pytest
 
-from tuff import publishing, reading, topic_calls, transaction_calls
+from tuff import publish_calls, read_calls, topic_calls, transaction_calls
 from tuff.errors import ClientClosedError, ConnectionLostError
-from tuff.flows import Call, Flow, Numbers, Pause, Retries, Step
-from tuff.outages import Outages
+from tuff.flows_and_retries import Call, Flow, Numbers, Pause, Retries, Step
 from tuff.protocol.errors import (
     BadRequestError,
     ForbiddenError,
@@ -24,13 +23,14 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry, PublishRequest
-from tuff.reading import PollQuestion
-from tuff.wire import Query
+from tuff.read_calls import PollQuestion
+from tuff.requests_and_responses import Query
+from tuff.server_outages import Outages
 
 TOPIC = TopicId("shop", "orders")
-PUBLISH = publishing.publish(TOPIC, PublishRequest(None, [b"x"]))
+PUBLISH = publish_calls.publish(TOPIC, PublishRequest(None, [b"x"]))
 COMMIT = transaction_calls.commit(5, [], [], read_only=False)
-POLL = reading.poll(TOPIC, PollQuestion())
+POLL = read_calls.poll(TOPIC, PollQuestion())
 
 LOST = ConnectionLostError("lost", outcome_unknown=True)
 REFUSED = ConnectionLostError("refused", outcome_unknown=False)
@@ -102,7 +102,7 @@ def test_without_an_id_a_publish_that_may_have_been_done_is_not_repeated(
 def published(*answers: TuffError | str, retries: int = 5) -> list[Query]:
     """The queries of the attempts of a publish with an id, of which these are the answers."""
     flow = Retries(retries).publish(
-        partial(publishing.publish, TOPIC, PublishRequest(None, [b"x"]))
+        partial(publish_calls.publish, TOPIC, PublishRequest(None, [b"x"]))
     )
     found: list[Query] = []
     left = list(answers)
@@ -219,8 +219,8 @@ def test_an_answer_of_the_server_settles_a_doubt() -> None:
         (transaction_calls.truncate(ids=None, before_ms=5), False),
         (transaction_calls.run([PublishEntry(topic=TOPIC, payloads=[b"x"])], client=None,
                                request_id="1"), True),
-        (publishing.store(TOPIC, PublishRequest(5, [b"x"])), False),
-        (publishing.publish(TOPIC, PublishRequest(5, [])), False),
+        (publish_calls.store(TOPIC, PublishRequest(5, [b"x"])), False),
+        (publish_calls.publish(TOPIC, PublishRequest(5, [])), False),
         (topic_calls.create_topic(TOPIC, {}), False),
         (topic_calls.update_topic(TOPIC, {}, dry_run=False), True),
         (topic_calls.delete_topic(TOPIC), False),

@@ -20,7 +20,7 @@ from tuff.address import addresses_of
 from tuff.blocking import transport
 from tuff.protocol.operations import START_TRANSACTION
 from tuff.protocol.session_frames import Kind, frame
-from tuff.wire import Request
+from tuff.requests_and_responses import Request
 
 THREADS = 16
 MANY = 70  # more polls than a session takes

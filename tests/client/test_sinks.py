@@ -4,7 +4,7 @@ import pytest
 
 import tuff
 from tuff import transaction_calls
-from tuff.wire import Response
+from tuff.requests_and_responses import Response
 
 
 def write(client: tuff.Client, topic: tuff.TopicId, epoch: int, run_id: str) -> bool:

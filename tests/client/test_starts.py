@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tuff
-from tuff.reading import start_to_json
+from tuff.read_calls import start_to_json
 
 ID = "000001a2284f52ae003200000000000000000000"
 

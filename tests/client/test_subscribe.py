@@ -13,12 +13,11 @@ import pytest
 import tuff
 from tests.client.proxy import Losses, losing
 from tests.http.process import ServerProcess, serve
-from tuff.flows import Pause, unless
-from tuff.merged_reads import TopicSubscription
-from tuff.outages import Outages
-from tuff.reading import PollQuestion
+from tuff.flows_and_retries import Pause, unless
+from tuff.read_calls import PollQuestion
+from tuff.server_outages import Outages
 from tuff.stops import Stop
-from tuff.subscriber_flows import Subscription
+from tuff.subscriptions import Subscription, TopicSubscription
 
 
 def payloads(messages: Iterator[tuff.Message], count: int) -> list[bytes]:

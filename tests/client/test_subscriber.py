@@ -15,8 +15,8 @@ import tuff
 from tests.client.proxy import losing
 from tests.client.recording import PlayedService, Record
 from tests.http.process import ServerProcess
-from tuff.flows import Call
-from tuff.wire import Response
+from tuff.flows_and_retries import Call
+from tuff.requests_and_responses import Response
 
 T = TypeVar("T")
 

@@ -231,7 +231,7 @@ def test_a_stop_without_a_run_ends_the_next_run_with_a_warning_and_the_one_after
     with pytest.raises(KeyboardInterrupt):
         subscriber.run()
 
-    with caplog.at_level(logging.WARNING, "tuff.subscriber_flows"):
+    with caplog.at_level(logging.WARNING, "tuff.exactly_once_subscriber"):
         subscriber.run()
     assert heard == [b"a"]
     assert "stopped before this run began" in caplog.text

@@ -13,10 +13,10 @@ import pytest
 import tuff
 from tuff.address import Address
 from tuff.blocking.transport import transport_of
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
 from tuff.protocol.errors import InternalError
 from tuff.protocol.operations import START_TRANSACTION, TAKE_BACKUP
-from tuff.wire import Request
+from tuff.requests_and_responses import Request
 
 EMPTY_LIST = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]"
 

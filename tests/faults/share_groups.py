@@ -31,7 +31,7 @@ import tuff
 from tests.faults.pauses import suspended
 from tests.http.client import until
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, ServerProcess, serve
-from tuff.consumer_plan import DeliveryMode
+from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import dead_letter_topic_of
 
 INPUT = tuff.TopicId("faults", "input")

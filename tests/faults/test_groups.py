@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.groups import INPUT, Done, Run, judge, kill_members
-from tuff.consumer_plan import DeliveryMode
+from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import DeadLetter
 from tuff.protocol.ids import MessageId
 from tuff.protocol.requests import Message

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.share_groups import Run, judge, kill_workers
-from tuff.consumer_plan import DeliveryMode
+from tuff.consumer_options import DeliveryMode
 
 EXACTLY, AT_LEAST = DeliveryMode.EXACTLY_ONCE, DeliveryMode.AT_LEAST_ONCE
 

@@ -48,8 +48,8 @@ from messaging.model.row_format import (
 )
 from process.backup_format import unpack_rows
 from process.request_parser import read_target
-from tuff import reading, transaction_calls
-from tuff.flows import Call
+from tuff import read_calls, transaction_calls
+from tuff.flows_and_retries import Call
 from tuff.protocol import avro, json_bodies
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, TuffError
@@ -66,7 +66,8 @@ from tuff.protocol.session_frames import (
 )
 from tuff.protocol.session_frames import frame as session_frame
 from tuff.protocol.transaction import Transaction
-from tuff.reading import PollQuestion
+from tuff.read_calls import PollQuestion
+from tuff.requests_and_responses import Response
 from tuff.tables.compaction import Compacted
 from tuff.tables.hbase_row_format import Cell, read_cell
 from tuff.tables.row_format import (
@@ -79,7 +80,6 @@ from tuff.tables.row_format import (
     read_value,
     read_version,
 )
-from tuff.wire import Response
 from tuff_storage.checksum import crc32
 from tuff_storage.disk.backup_archive import ArchiveError, read_parts
 from tuff_storage.disk.records import pack_frame
@@ -423,11 +423,11 @@ TARGETS: Sequence[Target] = (
     ),
     _target("message-id", MessageId.from_bytes, TuffError, _of(bytes(range(20)))),
     _target(
-        "reply-poll", _answer(reading.poll(TOPIC, PollQuestion())), TuffError,
+        "reply-poll", _answer(read_calls.poll(TOPIC, PollQuestion())), TuffError,
         _of(bytes.fromhex("0228" + "11" * 20 + "0261" + "00000000"), b'!{"code":"not_found"}'),
     ),
     _target(
-        "reply-offsets", _answer(reading.offsets(TOPIC, isolation="all")), TuffError,
+        "reply-offsets", _answer(read_calls.offsets(TOPIC, isolation="all")), TuffError,
         _of({"generation": 1, "earliest": "00" * 20, "end": None, "blockedBy": "5"}),
     ),
     _target(

@@ -18,7 +18,7 @@ from tests.made_operations import found
 from tuff.protocol import avro
 from tuff.protocol.json_bodies import payload_to_json, transaction_to_json
 from tuff.protocol.transaction import Transaction
-from tuff.wire import Request
+from tuff.requests_and_responses import Request
 
 
 class ClientOverSession(Client):

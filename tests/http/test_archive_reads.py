@@ -16,7 +16,7 @@ from tests.http.process import serve
 from tests.messaging.archives import ArchiveJob
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.reading import PollQuestion
+from tuff.read_calls import PollQuestion
 from tuff.serializers import STR
 
 ORDERS = TopicId("shop", "orders")

@@ -33,7 +33,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "a sync is asked for once more; nobody asks for less than what is durable",
     (
-        "tuff/subscriber_flows.py",
+        "tuff/exactly_once_subscriber.py",
         "SubscriberFlows._try",
         "partition.question = None  # number 2 of the function",
         "pass",

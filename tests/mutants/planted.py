@@ -11,7 +11,7 @@ _OWNERSHIP = "tests/messaging/test_read_lease.py"
 _COMMIT = "tests/tx/test_commit_and_abort.py"
 _MACHINE = "tests/tx/test_machine.py"
 _REQUESTS = "tests/process/test_http_requests.py"
-_BATCHING = "tests/client/test_batching.py"
+_BATCHING = "tests/client/test_publisher_batches.py"
 _THREADS = "tests/client/test_session_threads.py"
 _SECOND = "tests/http/test_directory_locks.py"
 
@@ -160,7 +160,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a batch of a group is committed by a second transaction, too",
-        "tuff/consumer_flows.py",
+        "tuff/group_member.py",
         "        if any(each.protocol.may_have_committed for each in self.transactions):\n",
         "        if False:\n",
         (
@@ -267,7 +267,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an interrupted start is not withdrawn",
-        "tuff/flows.py",
+        "tuff/flows_and_retries.py",
         "            if call.withdrawal is not None:\n",
         "            if False:\n",
         (
@@ -626,7 +626,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a publish with an unknown outcome is sent again",
-        "tuff/flows.py",
+        "tuff/flows_and_retries.py",
         "    is_safe = error.retry_safe or request.is_repeatable\n",
         "    is_safe = True\n",
         (
@@ -663,7 +663,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a PUT whose server died counts as not sent",
-        "tuff/http_sessions.py",
+        "tuff/aiohttp_sessions.py",
         "    config.on_connection_create_start.append(connect_once)\n",
         "",
         ("tests/client/test_lost_replies.py::test_a_put_whose_server_dies_may_have_been_executed",),
@@ -719,7 +719,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a flush counts the messages of any topic",
-        "tuff/batching.py",
+        "tuff/publisher_batches.py",
         "        return min(oldest, default=number) >= number\n",
         "        return self._added_count - len(oldest) >= number - 1\n",
         (
@@ -737,16 +737,16 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the lag of a consumer that waits is as old as its long poll",
-        "tuff/consumer_flows.py",
+        "tuff/group_member.py",
         "        if self._passed_over:\n            left_s",
         "        if not self._passed_over:\n            left_s",
         (
-            "tests/client/test_consumer_flows.py::test_offsets_of_what_was_passed_over_are_committed_while_the_member_waits",
+            "tests/client/test_group_member.py::test_offsets_of_what_was_passed_over_are_committed_while_the_member_waits",
         ),
     ),
     Mutant(
         "a busy topic keeps the others of a publisher waiting",
-        "tuff/batching.py",
+        "tuff/publisher_batches.py",
         "        queue = min(due, key=lambda queue: queue.waiting[0].number)\n",
         "        queue = max(due, key=lambda queue: queue.size_bytes)\n",
         (
@@ -755,7 +755,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a batch has the time to live of its first message",
-        "tuff/batching.py",
+        "tuff/publisher_batches.py",
         "            if is_full or addition.ttl_s != head.ttl_s or addition.delay != head.delay:\n",
         "            if is_full:\n",
         (f"{_BATCHING}::test_a_batch_has_one_time_to_live_and_one_delay",),
@@ -771,14 +771,16 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a client stays at a server that died",
-        "tuff/servers.py",
+        "tuff/server_choice.py",
         "                self.current = (server + 1) % self._count\n",
         "                pass\n",
-        ("tests/client/test_servers.py::test_after_a_failure_the_next_address_is_used_first",),
+        (
+            "tests/client/test_server_choice.py::test_after_a_failure_the_next_address_is_used_first",
+        ),
     ),
     Mutant(
         "an owner is asked for ever, although its topic has moved",
-        "tuff/servers.py",
+        "tuff/server_choice.py",
         "            self._owners.pop(subject, None)\n        if _is_gone(error):\n",
         "            pass\n        if _is_gone(error):\n",
         (
@@ -787,11 +789,11 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an owner that the client was not given gets the next call",
-        "tuff/servers.py",
+        "tuff/server_choice.py",
         "        owner = self._by_url.get(_normal(owner_url))\n",
         "        owner = self._by_url.get(_normal(owner_url), 1)\n",
         (
-            "tests/client/test_servers.py::test_an_owner_that_is_no_address_of_the_client_gets_nothing",
+            "tests/client/test_server_choice.py::test_an_owner_that_is_no_address_of_the_client_gets_nothing",
         ),
     ),
     # Web pages of other sites

@@ -23,17 +23,17 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a member that closes does not wait for the reply to its join",
-        "tuff/consumer_flows.py",
+        "tuff/group_member.py",
         "yield from asking if is_join else unless(self._closing, asking)",
         "yield from unless(self._closing, asking)",
         (
-            "tests/client/test_consumer_flows.py::test_a_close_waits_for_a_join_that_was_sent",
+            "tests/client/test_group_member.py::test_a_close_waits_for_a_join_that_was_sent",
             "tests/client/test_consumer.py::test_a_member_that_closes_while_it_joins_is_no_member",
         ),
     ),
     Mutant(
         "a member begins a message before the coordinator knows of it",
-        "tuff/consumer_retries.py",
+        "tuff/consumer_attempts.py",
         "        is_first = partition not in self._reported\n",
         "        is_first = False\n",
         (
@@ -42,7 +42,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a message of which members died is begun again for ever",
-        "tuff/consumer_flows.py",
+        "tuff/group_member.py",
         "        if not self.retries.may_begin(batch):\n",
         "        if False:\n",
         (
@@ -51,7 +51,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a consumer does not follow the preferences of its group",
-        "tuff/consumer_flows.py",
+        "tuff/group_member.py",
         "        self._follow(own.or_else(preferences))\n",
         "        self._follow(own)\n",
         (
@@ -611,7 +611,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a block that is left within a batch commits all of the batch",
-        "tuff/consumer_flows.py",
+        "tuff/group_member.py",
         "        self._handed.through = None if is_last else batch[index].id\n",
         "        self._handed.through = None\n",
         (f"{_CONSUMER}::test_leaving_a_block_without_an_error_commits_what_was_handed_out",),
@@ -625,27 +625,27 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a reader of what there is ends with the first poll that brings nothing",
-        "tuff/merged_reads.py",
+        "tuff/subscriptions.py",
         "            if found or self._merge.is_caught_up or self._places() == before:\n",
         "            if found is not None:\n",
         (
-            "tests/client/test_merged_reads.py"
+            "tests/client/test_subscriptions.py"
             "::test_a_reader_that_does_not_follow_goes_on_while_a_selection_passes_over_messages",
         ),
     ),
     Mutant(
         "a poll of which the reply could not be looked at is not repeated",
-        "tuff/subscriber_flows.py",
+        "tuff/subscriptions.py",
         "            self._on_poll(poll)\n",
-        "            with suppress(TuffError):\n                self._on_poll(poll)\n",
+        '            with __import__("contextlib").suppress(Exception):\n                self._on_poll(poll)\n',
         (
-            "tests/client/test_merged_reads.py"
+            "tests/client/test_subscriptions.py"
             "::test_a_poll_is_repeated_if_the_server_is_away_when_its_reply_is_looked_at",
         ),
     ),
     Mutant(
         "a subscription of a topic that got partitions begins again with the oldest message",
-        "tuff/merged_reads.py",
+        "tuff/subscriptions.py",
         "    return MergedSubscription(topic, None, question.start, replace(question, wait_s=0.0))\n",
         "    return MergedSubscription(topic, None, None, replace(question, wait_s=0.0))\n",
         (
@@ -709,21 +709,21 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a forked process numbers its publishes as its parent does",
-        "tuff/flows.py",
+        "tuff/flows_and_retries.py",
         "        if os.getpid() != self._process_id:\n",
         "        if False:\n",
         ("tests/client/test_retries.py::test_a_forked_process_is_another_producer",),
     ),
     Mutant(
         "a poll takes a server that is away for an empty topic",
-        "tuff/outages.py",
+        "tuff/server_outages.py",
         "            return False\n        raise error\n",
         "            return False\n        return True\n",
         (f"{_CONSUMER}::test_a_loop_of_polls_does_not_take_an_outage_for_the_end_of_a_topic",),
     ),
     Mutant(
         "a client says that publishes under way are answered",
-        "tuff/flows.py",
+        "tuff/flows_and_retries.py",
         "self._lowest < self._next and self._lowest not in self._under_way:",
         "self._lowest < self._next:",
         (
@@ -732,7 +732,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a publish that the server has forgotten counts as not published",
-        "tuff/flows.py",
+        "tuff/flows_and_retries.py",
         "        | RequestForgottenError\n",
         "",
         (

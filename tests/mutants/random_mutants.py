@@ -44,7 +44,7 @@ CORE = (
         "write/write_queue", "write/publish", "write/write_batch",
     )),
     *(f"tuff/{name}.py" for name in (
-        "aio/context", "publisher_batches", "commit_protocol", "subscriber_flows",
+        "aio/context", "publisher_batches", "commit_protocol", "exactly_once_subscriber",
     )),
     "tuff_storage/leveldb/database.py",
     *(f"tuff/tables/{name}.py" for name in (

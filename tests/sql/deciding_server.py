@@ -8,9 +8,9 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from tuff.errors import ConnectionLostError
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
 from tuff.protocol.transaction import Transaction
-from tuff.wire import Response
+from tuff.requests_and_responses import Response
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary, WeakSet
 
-from tuff import publishing, reading, topic_calls
+from tuff import publish_calls, read_calls, topic_calls
 from tuff.address import (
     DEFAULT_URL,
     TransportName,
@@ -38,10 +38,8 @@ from tuff.aio.topics import AsyncDelayed, AsyncHolds, AsyncNamedPositions, Async
 from tuff.aio.transactions import AsyncSinks, AsyncTransactions
 from tuff.aio.transport import transport_of
 from tuff.aio.typed_topic import AsyncTypedTopic
-from tuff.batching import BATCH_BYTES, LINGER_S, Limits
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, end_chains, rerun
-from tuff.consumer_flows import ConsumerFlows
-from tuff.consumer_plan import (
+from tuff.consumer_options import (
     Assignor,
     Callback,
     ConsumerPlan,
@@ -50,8 +48,13 @@ from tuff.consumer_plan import (
     new_member_id,
     topics_of,
 )
-from tuff.flows import Call, MakePublish, OnOutage, Retries
-from tuff.merged_reads import MergedSubscription, OnPoll, Starts, TopicSubscription
+from tuff.exactly_once_subscriber import (
+    SubscriberFlows,
+    SubscriberPlan,
+    check_positions,
+)
+from tuff.flows_and_retries import Call, MakePublish, OnOutage, Retries
+from tuff.group_member import ConsumerFlows
 from tuff.participant import AsyncPositions, AsyncTransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.group_preferences import GroupPreferences, GroupStartLike, RetryPolicy
@@ -64,7 +67,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.publishing import (
+from tuff.publish_calls import (
     Headers,
     Publishable,
     ack_of,
@@ -74,7 +77,8 @@ from tuff.publishing import (
     publish_request,
     ttl_of,
 )
-from tuff.reading import PollBatch, PollQuestion, Start, Undecided, poll_batch
+from tuff.publisher_batches import BATCH_BYTES, LINGER_S, Limits
+from tuff.read_calls import PollBatch, PollQuestion, Start, Undecided, poll_batch, read
 from tuff.replies import (
     DiskUse,
     Explanation,
@@ -85,6 +89,7 @@ from tuff.replies import (
     Reclaimed,
     RowPage,
 )
+from tuff.requests_and_responses import maybe_seconds_of, of_type
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows, SharePlan
@@ -92,15 +97,10 @@ from tuff.sql.database import Decider, SqlDatabase, require_database
 from tuff.sql.positions import GroupPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
-from tuff.subscriber_flows import (
-    SubscriberFlows,
-    SubscriberPlan,
-    check_positions,
-)
+from tuff.subscriptions import MergedSubscription, OnPoll, Starts, TopicSubscription
 from tuff.tls import TlsFiles
 from tuff.topic_calls import RowOrder
 from tuff.transaction_calls import write_pointer_of
-from tuff.wire import maybe_seconds_of, of_type
 
 D = TypeVar("D")
 T = TypeVar("T")
@@ -252,7 +252,7 @@ class AsyncClient:
         level, delayed = ack_of(ack), delay_of(delay, at)
         checked = all_checked(topic_of(topic), messages)
         request = publish_request(checked, pointer=pointer, ttl_s=ttl_of(ttl))
-        call = partial(publishing.publish, topic, request, ack=level, delay=delayed)
+        call = partial(publish_calls.publish, topic, request, ack=level, delay=delayed)
         return await self._publish(call)
 
     async def store(
@@ -274,7 +274,7 @@ class AsyncClient:
         pointer = write_pointer_of(transaction)
         checked = all_checked(topic_of(topic), messages)
         request = publish_request(checked, pointer=pointer, ttl_s=ttl_of(ttl))
-        await self._send(publishing.store(topic, request))
+        await self._send(publish_calls.store(topic, request))
 
     async def publish_stored(
         self, topic: TopicLike, *, transaction: Transaction | int
@@ -287,7 +287,7 @@ class AsyncClient:
             TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = write_pointer_of(transaction)
-        return await self._publish(partial(publishing.publish_stored, topic, pointer))
+        return await self._publish(partial(publish_calls.publish_stored, topic, pointer))
 
     async def rollback(self, topic: TopicLike, detail: RollbackDetail) -> None:
         """Hide one publish of a transaction from transactional readers for ever. An abort does that
@@ -348,7 +348,7 @@ class AsyncClient:
             through=through,
             tags=tags,
         )
-        return await self._driver.run(reading.read(self._retries, reading.poll, topic, question))
+        return await self._driver.run(read(self._retries, read_calls.poll, topic, question))
 
     async def poll_batch(
         self, topic: TopicLike, question: PollQuestion, *, attributes: bool = False
@@ -360,7 +360,7 @@ class AsyncClient:
         Raises: as `poll`; NotAcceptableError: the server has no pyarrow, or no attributes.
         """
         make = partial(poll_batch, attributes=attributes)
-        return await self._driver.run(reading.read(self._retries, make, topic, question))
+        return await self._driver.run(read_calls.read(self._retries, make, topic, question))
 
     async def subscribe(
         self,
@@ -503,7 +503,7 @@ class AsyncClient:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        return await self._send(reading.offsets(topic, isolation=isolation))
+        return await self._send(read_calls.offsets(topic, isolation=isolation))
 
     async def explain(
         self,

@@ -10,8 +10,8 @@ from tuff.participant import AsyncTransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.ids import MessageId, TopicLike, topic_of
 from tuff.protocol.transaction import Transaction
-from tuff.publishing import Headers, Publishable, attributed, delay_of, ttl_of
-from tuff.reading import PollQuestion, Start, Undecided
+from tuff.publish_calls import Headers, Publishable, attributed, delay_of, ttl_of
+from tuff.read_calls import PollQuestion, Start, Undecided
 from tuff.replies import Poll, Published
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from tuff.flows import Call, Flow, Hook, Pause, Step, Unless, run_hook
+from tuff.flows_and_retries import Call, Flow, Hook, Pause, Step, Unless, run_hook
 from tuff.protocol.errors import TuffError
 from tuff.stops import Stop, StoppedError
 from tuff.tracebacks import without_frames, without_own_frames

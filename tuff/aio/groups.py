@@ -1,6 +1,6 @@
 """Consumer groups: `client.consumer(…)` and `client.groups` (protocol §3.11).
 
-`tuff.consumer_flows` has the flows of a consumer.
+`tuff.group_member` has the flows of a consumer.
 """
 
 import math
@@ -10,27 +10,27 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
-from tuff import group_calls, reading
+from tuff import group_calls, read_calls
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
 from tuff.aio.sql import AsyncSqlTransaction
 from tuff.aio.topics import AsyncSend
 from tuff.commit_protocol import Opened
-from tuff.consumer_flows import ConsumerFlows
-from tuff.consumer_plan import Batch, DeliveryMode
-from tuff.consumer_run import ConsumerRun
+from tuff.consumer_options import Batch, DeliveryMode
+from tuff.consumer_run_loop import ConsumerRun
 from tuff.dead_letters import cause_of
 from tuff.errors import OutcomeUnknownError, TuffError, WrongStateError
-from tuff.flows import require_own_process
+from tuff.flows_and_retries import require_own_process
 from tuff.group_calls import GroupId, PreferenceChanges
+from tuff.group_member import ConsumerFlows
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.group_preferences import GroupPreferences
 from tuff.protocol.ids import MessageId, PartitionId, TopicLike
 from tuff.protocol.requests import Message
-from tuff.reading import LATEST, Start, offset_before
+from tuff.read_calls import LATEST, Start, offset_before
 from tuff.replies import Group
-from tuff.wire import mapping, maybe_seconds_of
+from tuff.requests_and_responses import mapping, maybe_seconds_of
 
 P = TypeVar("P", bound=TopicLike)
 
@@ -353,7 +353,7 @@ class AsyncGroups:
         for partition, start in mapping(starts, "starts").items():
             end = None
             if start == LATEST:
-                end = (await self._send(reading.offsets(partition, isolation="committed"))).end
+                end = (await self._send(read_calls.offsets(partition, isolation="committed"))).end
             offsets[partition] = (
                 None if start is None else offset_before(start, inclusive=inclusive, end=end)
             )

@@ -3,8 +3,8 @@
 import aiohttp
 
 from tuff.address import Address
-from tuff.http_sessions import new_session, notice_closed_connections
-from tuff.wire import Request, Response
+from tuff.aiohttp_sessions import new_session, notice_closed_connections
+from tuff.requests_and_responses import Request, Response
 
 
 class HttpConnections:

@@ -8,7 +8,13 @@ from functools import partial
 from types import TracebackType
 
 from tuff.aio.driver import AsyncDriver
-from tuff.batching import (
+from tuff.errors import ConnectionLostError, WrongStateError
+from tuff.flows_and_retries import Retries, require_own_process
+from tuff.protocol.durations import Duration
+from tuff.protocol.ids import TopicLike
+from tuff.protocol.requests import Ack
+from tuff.publish_calls import Headers, Publishable
+from tuff.publisher_batches import (
     Accumulator,
     Addition,
     Batch,
@@ -17,12 +23,6 @@ from tuff.batching import (
     deliver,
     fail,
 )
-from tuff.errors import ConnectionLostError, WrongStateError
-from tuff.flows import Retries, require_own_process
-from tuff.protocol.durations import Duration
-from tuff.protocol.ids import TopicLike
-from tuff.protocol.requests import Ack
-from tuff.publishing import Headers, Publishable
 from tuff.replies import Published
 
 

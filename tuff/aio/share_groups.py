@@ -13,19 +13,19 @@ from tuff import share_calls
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
 from tuff.aio.topics import AsyncSend
-from tuff.consumer_plan import DeliveryMode
+from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import cause_of
 from tuff.errors import WrongStateError
-from tuff.flows import require_own_process
+from tuff.flows_and_retries import require_own_process
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.ids import TopicLike, topic_of
 from tuff.protocol.requests import Message
-from tuff.reading import Start
+from tuff.read_calls import Start
 from tuff.replies import ShareGroup
+from tuff.requests_and_responses import maybe_seconds_of
 from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows
-from tuff.wire import maybe_seconds_of
 
 Batch = tuple[Message, ...]
 Names = list[str]  # inside the class, `list` is a method

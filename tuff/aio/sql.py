@@ -9,7 +9,7 @@ from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import TopicLike, topic_of
 from tuff.protocol.transaction import Transaction
-from tuff.publishing import Headers, Publishable, attributed, delay_of, ttl_of
+from tuff.publish_calls import Headers, Publishable, attributed, delay_of, ttl_of
 from tuff.replies import Published
 from tuff.sql.resolver import ResolverFlows, SqlSettled
 from tuff.sql.transaction import SqlProtocol

@@ -1,9 +1,9 @@
-"""The subscriber; `tuff.subscriber_flows` has its flows."""
+"""The subscriber; `tuff.exactly_once_subscriber` has its flows."""
 
 from typing import Any
 
 from tuff.aio.driver import AsyncDriver
-from tuff.subscriber_flows import SubscriberFlows
+from tuff.exactly_once_subscriber import SubscriberFlows
 
 
 class AsyncSubscriber:

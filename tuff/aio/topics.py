@@ -4,11 +4,11 @@
 from typing import Protocol, TypeVar
 
 from tuff import topic_calls
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
 from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of
-from tuff.reading import LATEST, Start
+from tuff.read_calls import LATEST, Start
 from tuff.replies import (
     DelayedMessage,
     Hold,
@@ -19,8 +19,8 @@ from tuff.replies import (
     TopicSpace,
     TopicUpdate,
 )
+from tuff.requests_and_responses import of_type
 from tuff.topic_calls import ChangedProperties, Properties, topic_properties
-from tuff.wire import of_type
 
 T = TypeVar("T")
 

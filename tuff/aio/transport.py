@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from tuff.address import Address
 from tuff.errors import ClientClosedError, ServerUnreachableError, WrongStateError
 from tuff.extras import Extra
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.session_frames import (
     PATH,
@@ -29,13 +29,13 @@ from tuff.protocol.session_frames import (
     greeting_of,
     reply_of,
 )
-from tuff.servers import OWNER_HEADER, Servers, subject_of
+from tuff.requests_and_responses import Request, Response
+from tuff.server_choice import OWNER_HEADER, Servers, subject_of
 from tuff.session_offers import REPLY_BYTES_MAX, NoSessionError, Offers, upgrade_fields
-from tuff.wire import Request, Response
 
 with Extra("an asyncio client", "aio"):
     from tuff.aio.http import HttpConnections
-    from tuff.http_sessions import notice_closed_connections
+    from tuff.aiohttp_sessions import notice_closed_connections
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary, WeakSet
 
-from tuff import publishing, reading, topic_calls
+from tuff import publish_calls, read_calls, topic_calls
 from tuff.address import (
     DEFAULT_URL,
     TransportName,
@@ -26,7 +26,6 @@ from tuff.address import (
     checked_transport,
     client_name,
 )
-from tuff.batching import BATCH_BYTES, LINGER_S, Limits
 from tuff.blocking.cluster import Cluster
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.groups import Consumer, Groups
@@ -39,8 +38,7 @@ from tuff.blocking.transactions import Sinks, Transactions
 from tuff.blocking.transport import transport_of
 from tuff.blocking.typed_topic import TypedTopic
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, end_chains, rerun
-from tuff.consumer_flows import ConsumerFlows
-from tuff.consumer_plan import (
+from tuff.consumer_options import (
     Assignor,
     Callback,
     ConsumerPlan,
@@ -49,8 +47,13 @@ from tuff.consumer_plan import (
     new_member_id,
     topics_of,
 )
-from tuff.flows import Call, Driver, MakePublish, OnOutage, Retries, Sender
-from tuff.merged_reads import MergedSubscription, OnPoll, Starts, TopicSubscription
+from tuff.exactly_once_subscriber import (
+    SubscriberFlows,
+    SubscriberPlan,
+    check_positions,
+)
+from tuff.flows_and_retries import Call, Driver, MakePublish, OnOutage, Retries, Sender
+from tuff.group_member import ConsumerFlows
 from tuff.participant import Positions, TransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.group_preferences import GroupPreferences, GroupStartLike, RetryPolicy
@@ -63,7 +66,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.publishing import (
+from tuff.publish_calls import (
     Headers,
     Publishable,
     ack_of,
@@ -73,7 +76,8 @@ from tuff.publishing import (
     publish_request,
     ttl_of,
 )
-from tuff.reading import PollBatch, PollQuestion, Start, Undecided, poll_batch
+from tuff.publisher_batches import BATCH_BYTES, LINGER_S, Limits
+from tuff.read_calls import PollBatch, PollQuestion, Start, Undecided, poll_batch, read
 from tuff.replies import (
     DiskUse,
     Explanation,
@@ -84,6 +88,7 @@ from tuff.replies import (
     Reclaimed,
     RowPage,
 )
+from tuff.requests_and_responses import maybe_seconds_of, of_type
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows, SharePlan
@@ -91,15 +96,10 @@ from tuff.sql.database import Decider, SqlDatabase, require_database
 from tuff.sql.positions import GroupPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
-from tuff.subscriber_flows import (
-    SubscriberFlows,
-    SubscriberPlan,
-    check_positions,
-)
+from tuff.subscriptions import MergedSubscription, OnPoll, Starts, TopicSubscription
 from tuff.tls import TlsFiles
 from tuff.topic_calls import RowOrder
 from tuff.transaction_calls import write_pointer_of
-from tuff.wire import maybe_seconds_of, of_type
 
 D = TypeVar("D")
 T = TypeVar("T")
@@ -251,7 +251,7 @@ class Client:
         level, delayed = ack_of(ack), delay_of(delay, at)
         checked = all_checked(topic_of(topic), messages)
         request = publish_request(checked, pointer=pointer, ttl_s=ttl_of(ttl))
-        call = partial(publishing.publish, topic, request, ack=level, delay=delayed)
+        call = partial(publish_calls.publish, topic, request, ack=level, delay=delayed)
         return self._publish(call)
 
     def store(
@@ -273,7 +273,7 @@ class Client:
         pointer = write_pointer_of(transaction)
         checked = all_checked(topic_of(topic), messages)
         request = publish_request(checked, pointer=pointer, ttl_s=ttl_of(ttl))
-        self._send(publishing.store(topic, request))
+        self._send(publish_calls.store(topic, request))
 
     def publish_stored(self, topic: TopicLike, *, transaction: Transaction | int) -> RollbackDetail:
         """Publish, adjacent, everything that `store` stored in this transaction for the topic since
@@ -284,7 +284,7 @@ class Client:
             TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = write_pointer_of(transaction)
-        return self._publish(partial(publishing.publish_stored, topic, pointer))
+        return self._publish(partial(publish_calls.publish_stored, topic, pointer))
 
     def rollback(self, topic: TopicLike, detail: RollbackDetail) -> None:
         """Hide one publish of a transaction from transactional readers for ever. An abort does that
@@ -345,7 +345,7 @@ class Client:
             through=through,
             tags=tags,
         )
-        return self._driver.run(reading.read(self._retries, reading.poll, topic, question))
+        return self._driver.run(read(self._retries, read_calls.poll, topic, question))
 
     def poll_batch(
         self, topic: TopicLike, question: PollQuestion, *, attributes: bool = False
@@ -357,7 +357,7 @@ class Client:
         Raises: as `poll`; NotAcceptableError: the server has no pyarrow, or no attributes.
         """
         make = partial(poll_batch, attributes=attributes)
-        return self._driver.run(reading.read(self._retries, make, topic, question))
+        return self._driver.run(read_calls.read(self._retries, make, topic, question))
 
     def subscribe(
         self,
@@ -498,7 +498,7 @@ class Client:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        return self._send(reading.offsets(topic, isolation=isolation))
+        return self._send(read_calls.offsets(topic, isolation=isolation))
 
     def explain(
         self,

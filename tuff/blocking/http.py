@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from tuff.address import Address
 from tuff.errors import ClientClosedError
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
+from tuff.requests_and_responses import Request, Response
 from tuff.stops import Stop, wait_for
-from tuff.wire import Request, Response
 
 T = TypeVar("T")
 

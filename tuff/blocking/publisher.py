@@ -12,7 +12,13 @@ from threading import Thread as _Thread  # noqa: TID251 - it publishes while the
 from time import perf_counter
 from types import TracebackType
 
-from tuff.batching import (
+from tuff.errors import ConnectionLostError, WrongStateError
+from tuff.flows_and_retries import Driver, Retries, require_own_process
+from tuff.protocol.durations import Duration
+from tuff.protocol.ids import TopicLike
+from tuff.protocol.requests import Ack
+from tuff.publish_calls import Headers, Publishable
+from tuff.publisher_batches import (
     Accumulator,
     Addition,
     Batch,
@@ -21,12 +27,6 @@ from tuff.batching import (
     deliver,
     fail,
 )
-from tuff.errors import ConnectionLostError, WrongStateError
-from tuff.flows import Driver, Retries, require_own_process
-from tuff.protocol.durations import Duration
-from tuff.protocol.ids import TopicLike
-from tuff.protocol.requests import Ack
-from tuff.publishing import Headers, Publishable
 from tuff.replies import Published
 
 log = logging.getLogger(__name__)

@@ -13,19 +13,19 @@ from types import TracebackType
 from tuff import share_calls
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.topics import Send
-from tuff.consumer_plan import DeliveryMode
+from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import cause_of
 from tuff.errors import WrongStateError
-from tuff.flows import Driver, Heartbeats, require_own_process
+from tuff.flows_and_retries import Driver, Heartbeats, require_own_process
 from tuff.participant import TransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.ids import TopicLike, topic_of
 from tuff.protocol.requests import Message
-from tuff.reading import Start
+from tuff.read_calls import Start
 from tuff.replies import ShareGroup
+from tuff.requests_and_responses import maybe_seconds_of
 from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows
-from tuff.wire import maybe_seconds_of
 
 Batch = tuple[Message, ...]
 Names = list[str]  # inside the class, `list` is a method

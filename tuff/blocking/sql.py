@@ -6,11 +6,11 @@ from datetime import datetime
 from types import TracebackType
 
 from tuff.blocking.context import begin_block, end_block
-from tuff.flows import Driver, Heartbeats
+from tuff.flows_and_retries import Driver, Heartbeats
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import TopicLike, topic_of
 from tuff.protocol.transaction import Transaction
-from tuff.publishing import Headers, Publishable, attributed, delay_of, ttl_of
+from tuff.publish_calls import Headers, Publishable, attributed, delay_of, ttl_of
 from tuff.replies import Published
 from tuff.sql.resolver import ResolverFlows, SqlSettled
 from tuff.sql.transaction import SqlProtocol

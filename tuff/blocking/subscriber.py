@@ -1,10 +1,10 @@
 # Generated from tuff/aio/subscriber.py by `make blocking`; change that one.
-"""The subscriber; `tuff.subscriber_flows` has its flows."""
+"""The subscriber; `tuff.exactly_once_subscriber` has its flows."""
 
 from typing import Any
 
-from tuff.flows import Driver
-from tuff.subscriber_flows import SubscriberFlows
+from tuff.exactly_once_subscriber import SubscriberFlows
+from tuff.flows_and_retries import Driver
 
 
 class Subscriber:

@@ -21,8 +21,8 @@ from tuff.replies import (
     SnapshotFile,
     Truncated,
 )
+from tuff.requests_and_responses import maybe_seconds_of
 from tuff.transaction_calls import Resolution, Tx, id_of
-from tuff.wire import maybe_seconds_of
 
 Found = list[Sink]  # inside the class, `list` is a method
 

@@ -27,7 +27,7 @@ from weakref import WeakSet
 from tuff.address import Address
 from tuff.blocking.http import HttpConnections, bounded
 from tuff.errors import ClientClosedError, ServerUnreachableError
-from tuff.flows import Call
+from tuff.flows_and_retries import Call
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.session_frames import (
     PATH,
@@ -40,10 +40,10 @@ from tuff.protocol.session_frames import (
     greeting_of,
     reply_of,
 )
-from tuff.servers import OWNER_HEADER, Servers, subject_of
+from tuff.requests_and_responses import Request, Response
+from tuff.server_choice import OWNER_HEADER, Servers, subject_of
 from tuff.session_offers import REPLY_BYTES_MAX, NoSessionError, Offers, upgrade_fields
 from tuff.stops import Stop, wait_for
-from tuff.wire import Request, Response
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from tuff.protocol.durations import Duration
 from tuff.protocol.ids import MessageId, TopicLike, topic_of
 from tuff.protocol.requests import Ack, AckLike, IsolationLike, Message
 from tuff.protocol.transaction import Transaction
-from tuff.publishing import Headers, NewMessage, attributed
-from tuff.reading import Start, Undecided
+from tuff.publish_calls import Headers, NewMessage, attributed
+from tuff.read_calls import Start, Undecided
 from tuff.replies import Poll, Published
 from tuff.serializers import Serializer, TypedMessage, checked_serializer
 

@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tuff.consumer_plan import BatchEnd, ConsumerPlan
+from tuff.consumer_options import BatchEnd, ConsumerPlan
 from tuff.errors import WrongStateError
-from tuff.flows import Flow, hook
+from tuff.flows_and_retries import Flow, hook
 from tuff.protocol.errors import PartitionNotAssignedError
 from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId
 from tuff.sql.database import Decider, SqlBlock, SqlConnection

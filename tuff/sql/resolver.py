@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from tuff import transaction_calls
-from tuff.flows import Flow, Pause, Retries, paused, unless
-from tuff.outages import Outages
+from tuff.flows_and_retries import Flow, Pause, Retries, paused, unless
 from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionUnknownError,
 )
 from tuff.protocol.transaction import TransactionState
 from tuff.protocol.values import Member
+from tuff.server_outages import Outages
 from tuff.sql.database import Answer, Decider
 from tuff.stops import Stop
 from tuff.transaction_calls import Resolution

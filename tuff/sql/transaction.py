@@ -16,12 +16,12 @@ from typing import Any, NoReturn, TypeVar
 from tuff import transaction_calls
 from tuff.commit_protocol import ENDED_BY_SERVER, RUN_AGAIN, advise, is_in_group_transaction
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.flows import Flow, Retries, attempt, hook, note
+from tuff.flows_and_retries import Flow, Retries, attempt, hook, note
 from tuff.protocol.errors import TransactionCommittedError, TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay
 from tuff.protocol.transaction import Transaction
-from tuff.publishing import MessageBuffer, Publishable, all_checked
+from tuff.publish_calls import MessageBuffer, Publishable, all_checked
 from tuff.replies import Published
 from tuff.sql.database import Answer, Decider, SqlBlock
 from tuff.stops import Stop, StoppedError

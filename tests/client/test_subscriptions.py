@@ -15,10 +15,10 @@ from tests.client.test_subscriber import Quiet
 from tests.http.process import ServerProcess
 from tuff.address import addresses_of
 from tuff.blocking.transport import transport_of
-from tuff.flows import Call
-from tuff.merged_reads import Merge
+from tuff.flows_and_retries import Call
 from tuff.replies import Poll
 from tuff.stops import Stop
+from tuff.subscriptions import Merge
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tuff.extras import Extra
-from tuff.flows import Call, Flow, Retries, call
+from tuff.flows_and_retries import Call, Flow, Retries, call
 from tuff.protocol import operations
 from tuff.protocol.attributes import NO_ATTRIBUTES
 from tuff.protocol.avro import decode_messages_2
@@ -28,7 +28,15 @@ from tuff.protocol.media_types import Encoding, MediaType
 from tuff.protocol.requests import Isolation, IsolationLike, Message
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Offsets, Poll
-from tuff.wire import IdOrHex, Request, Response, maybe_pointer, of_type, reply, reply_object
+from tuff.requests_and_responses import (
+    IdOrHex,
+    Request,
+    Response,
+    maybe_pointer,
+    of_type,
+    reply,
+    reply_object,
+)
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -1,4 +1,5 @@
-"""Reads several partitions of a topic in one order: by message id, then by partition.
+"""`subscribe`: reads a topic continuously, several partitions in one order: by message id, then by
+partition.
 
 A message is delivered once no partition can deliver an earlier one any more. Each partition that
 has nothing to deliver was then read beyond the message's id, and the list of partitions was read
@@ -11,16 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
-from tuff import reading, topic_calls
-from tuff.flows import Flow, ask
-from tuff.outages import Outages
+from tuff import read_calls, topic_calls
+from tuff.flows_and_retries import Flow, ask
 from tuff.protocol.errors import PartitionRequiredError, TopicNotFoundError
 from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId
 from tuff.protocol.requests import Message
-from tuff.reading import LATEST, PollQuestion, Start
+from tuff.read_calls import LATEST, PollQuestion, Start, with_fixed_start
 from tuff.replies import Poll
-from tuff.subscriber_flows import Subscription
-from tuff.wire import members
+from tuff.requests_and_responses import members
+from tuff.server_outages import Outages
 
 WAIT_S = 20.0  # seconds of one wait for news
 
@@ -117,6 +117,42 @@ class Merge:
         return all(each.is_caught_up and not each.waiting for each in self._partitions.values())
 
 
+class Subscription:
+    """Reads continuously from a position, by long polls and over restarts of the server (protocol
+    §3.4). Belongs to one thread or task.
+
+    The position after each reply is its `Tuff-Next`, and a poll whose reply is lost is repeated. So
+    no message is skipped, and none comes twice. `on_poll` gets each reply first. If it raises an
+    error of a server that is away, the poll is repeated.
+    """
+
+    def __init__(
+        self,
+        topic: TopicId,
+        question: PollQuestion,
+        *,
+        outages: Outages | None = None,
+        on_poll: Callable[[Poll], object] | None = None,
+    ) -> None:
+        self._topic = topic
+        self.question = question  # the next poll
+        self._outages = outages or Outages(f"the subscription of {topic}")
+        self._on_poll = on_poll
+
+    def poll(self) -> Flow[Poll]:
+        """The next messages, or none when the wait was over; however long the server is away."""
+        poll = yield from self._outages.outlasting(self._poll)
+        self.question = replace(self.question, start=poll.next_id, inclusive=False)
+        return poll
+
+    def _poll(self) -> Flow[Poll]:
+        self.question = yield from with_fixed_start(self._topic, self.question, ask)
+        poll = yield from ask(read_calls.poll(self._topic, self.question))
+        if self._on_poll is not None:
+            self._on_poll(poll)
+        return poll
+
+
 class MergedSubscription:
     """Reads partitions continuously in one order, over restarts of the server. Belongs to one
     thread or task. `numbers` None: all partitions, with those that are added later. `count_max`:
@@ -189,7 +225,7 @@ class MergedSubscription:
         """Wait until a partition that is behind has messages, or one was added."""
         after = self._merge.read_to()
         question = replace(self._question, wait_s=wait_s)
-        call = reading.wait_for_partitions(self._topic, after, question, added=self._follows)
+        call = read_calls.wait_for_partitions(self._topic, after, question, added=self._follows)
         yield from self._outages.outlasting(lambda: ask(call))
 
     def _read(self) -> Flow[None]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tuff.consumer_plan import Batch
+from tuff.consumer_options import Batch
 from tuff.dead_letters import (
     Cause,
     DeadLetter,
@@ -16,8 +16,8 @@ from tuff.dead_letters import (
     retry_topic_of,
 )
 from tuff.errors import NotADeadLetterError
-from tuff.failures import Failure, Letters, failure_of
-from tuff.flows import Flow
+from tuff.failed_messages import Failure, Letters, failure_of
+from tuff.flows_and_retries import Flow
 from tuff.group_calls import LostBeginning
 from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId

@@ -18,8 +18,8 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
     TuffError,
 )
-from tuff.servers import OWNER_COUNT_MAX, TRANSACTIONS, Servers, subject_of
-from tuff.wire import Request
+from tuff.requests_and_responses import Request
+from tuff.server_choice import OWNER_COUNT_MAX, TRANSACTIONS, Servers, subject_of
 
 URLS = ["http://a:7411", "http://b:7411", "https://c/tuff"]
 ORDERS = "t:shop:orders"

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
-from tuff.flows import Call, Flow, Retries
+from tuff.flows_and_retries import Call, Flow, Retries
 from tuff.protocol import operations
 from tuff.protocol.attributes import Attributes, checked_attributes, stored_size
 from tuff.protocol.avro import encode_publish_request, encode_publish_request_2
@@ -35,8 +35,8 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.replies import Published
+from tuff.requests_and_responses import Request, Response, nothing, reply_json
 from tuff.tracing import TRACING
-from tuff.wire import Request, Response, nothing, reply_json
 
 V_co = TypeVar("V_co", covariant=True)
 BUFFER_BYTES_MAX = 1 << 20  # bytes; as JSON at most 6 MiB, and a server accepts 16 MiB

@@ -25,8 +25,7 @@ from tuff import topic_calls
 from tuff.commit_protocol import Block, Opened, during
 from tuff.dead_letters import DeadLetter, dead_letter_topic_of, retry_topic_of
 from tuff.errors import OutcomeUnknownError
-from tuff.flows import Backoff, Call, Flow, Pause, Retries, paused, unless
-from tuff.outages import Outages
+from tuff.flows_and_retries import Backoff, Call, Flow, Pause, Retries, paused, unless
 from tuff.protocol.errors import (
     RequestTooLargeError,
     TopicExistsError,
@@ -36,6 +35,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Delay
+from tuff.server_outages import Outages
 from tuff.stops import Stop
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from tuff.flows import (
+from tuff.flows_and_retries import (
     RETRY_AFTER_S_MAX,
     RETRY_FIRST_S,
     RETRY_S_MAX,

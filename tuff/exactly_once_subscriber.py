@@ -1,5 +1,4 @@
-"""Consumers of a topic: `subscribe` reads continuously, `subscriber` processes each message exactly
-once.
+"""`subscriber`: processes each message of a topic exactly once.
 
     step := poll a partition from its stored position; in one transaction: check that the stored
             position has not moved, process, store the new position
@@ -18,14 +17,23 @@ from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
-from tuff import reading, topic_calls
+from tuff import read_calls, topic_calls
 from tuff.commit_protocol import Opened, during
 from tuff.dead_letters import DeadLetter, cause_of, dead_letter_topic_of
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.failures import Failures, Letters, check_signature, given_up
-from tuff.flows import Backoff, Call, Flow, Hook, Retries, ask, is_passing, paused, unless
+from tuff.failed_messages import Failures, Letters, check_signature, given_up
+from tuff.flows_and_retries import (
+    Backoff,
+    Call,
+    Flow,
+    Hook,
+    Retries,
+    ask,
+    is_passing,
+    paused,
+    unless,
+)
 from tuff.group_calls import partition_name
-from tuff.outages import Outages
 from tuff.participant import TransactionAware
 from tuff.protocol.errors import (
     TopicNotFoundError,
@@ -37,8 +45,9 @@ from tuff.protocol.group_preferences import check_outage
 from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId, TopicId, TopicLike, topic_of
 from tuff.protocol.requests import Message
 from tuff.protocol.transaction import InvalidReason
-from tuff.reading import LATEST, PollQuestion, with_fixed_start
+from tuff.read_calls import LATEST, PollQuestion
 from tuff.replies import Poll
+from tuff.server_outages import Outages
 from tuff.stops import Stop, StoppedError
 from tuff.tracing import processing
 
@@ -56,42 +65,6 @@ POLL_WAIT_S_MAX = (
     30.0  # seconds of one poll; a server accepts 60, and a longer wait is several polls
 )
 ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs
-
-
-class Subscription:
-    """Reads continuously from a position, by long polls and over restarts of the server (protocol
-    §3.4). Belongs to one thread or task.
-
-    The position after each reply is its `Tuff-Next`, and a poll whose reply is lost is repeated. So
-    no message is skipped, and none comes twice. `on_poll` gets each reply first. If it raises an
-    error of a server that is away, the poll is repeated.
-    """
-
-    def __init__(
-        self,
-        topic: TopicId,
-        question: PollQuestion,
-        *,
-        outages: Outages | None = None,
-        on_poll: Callable[[Poll], object] | None = None,
-    ) -> None:
-        self._topic = topic
-        self.question = question  # the next poll
-        self._outages = outages or Outages(f"the subscription of {topic}")
-        self._on_poll = on_poll
-
-    def poll(self) -> Flow[Poll]:
-        """The next messages, or none when the wait was over; however long the server is away."""
-        poll = yield from self._outages.outlasting(self._poll)
-        self.question = replace(self.question, start=poll.next_id, inclusive=False)
-        return poll
-
-    def _poll(self) -> Flow[Poll]:
-        self.question = yield from with_fixed_start(self._topic, self.question, ask)
-        poll = yield from ask(reading.poll(self._topic, self.question))
-        if self._on_poll is not None:
-            self._on_poll(poll)
-        return poll
 
 
 _Positions = dict[PartitionId, MessageId | None]  # None: there is none yet
@@ -381,7 +354,7 @@ class SubscriberFlows(Generic[C]):
             return {}
         ends: dict[PartitionId, MessageId] = {}
         for each in missing:
-            call = reading.offsets(each.id, isolation=self._question.isolation)
+            call = read_calls.offsets(each.id, isolation=self._question.isolation)
             ends[each.id] = (yield from self._asked(call)).end or FIRST_ID
         opened = self._plan.open_one()
         storing = self._store_starts(missing, ends, opened.context)
@@ -424,7 +397,7 @@ class SubscriberFlows(Generic[C]):
             question = replace(question, limit=1)
         while True:
             try:
-                poll = yield from self._asked(reading.poll(partition.id, question))
+                poll = yield from self._asked(read_calls.poll(partition.id, question))
             except TopicNotFoundError:
                 yield from self._require_deleted(partition)
                 return None
@@ -455,7 +428,7 @@ class SubscriberFlows(Generic[C]):
             if each.question is not None and isinstance(each.question.start, MessageId)
         }
         question = replace(self._question, wait_s=wait_s)
-        call = reading.wait_for_partitions(self._plan.topic, after, question, added=True)
+        call = read_calls.wait_for_partitions(self._plan.topic, after, question, added=True)
         try:
             found = yield from self._asked(call)
         except TopicNotFoundError:

@@ -12,15 +12,15 @@ from datetime import datetime
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from tuff import publishing
+from tuff import publish_calls
 from tuff.errors import BufferFullError, ConnectionLostError
-from tuff.flows import Flow, Retries
+from tuff.flows_and_retries import Flow, Retries
 from tuff.protocol.durations import Duration
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import TopicId, TopicLike, topic_of
 from tuff.protocol.requests import Ack, Delay
 from tuff.protocol.sentences import counted
-from tuff.publishing import (
+from tuff.publish_calls import (
     BUFFER_BYTES_MAX,
     Checked,
     Headers,
@@ -33,8 +33,8 @@ from tuff.publishing import (
     ttl_of,
 )
 from tuff.replies import Published
+from tuff.requests_and_responses import of_type
 from tuff.tracebacks import without_own_frames
-from tuff.wire import of_type
 
 log = logging.getLogger(__name__)
 
@@ -324,7 +324,7 @@ def deliver(batch: Batch[A], *, retries: Retries, ack: Ack) -> Flow[BaseExceptio
         return None
     topic, _, ttl_s, delay = batch.waiting[0].addition
     request = publish_request(batch.messages, pointer=None, ttl_s=ttl_s)
-    call = partial(publishing.publish, topic, request, ack=ack, delay=delay)
+    call = partial(publish_calls.publish, topic, request, ack=ack, delay=delay)
     try:
         published = yield from retries.publish(call)
     except Exception as error:  # noqa: BLE001 - the callers get it, by their receipts

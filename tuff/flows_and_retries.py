@@ -39,10 +39,10 @@ from tuff.protocol.errors import (
     from_problem,
 )
 from tuff.protocol.operations import Operation
+from tuff.requests_and_responses import Query, Request, Response, of_type
 from tuff.stops import Stop, StoppedError
 from tuff.tracebacks import without_frames, without_own_frames
 from tuff.tracing import TRACING
-from tuff.wire import Query, Request, Response, of_type
 
 T = TypeVar("T")
 OnOutage = Literal["wait", "raise"]  # what a consumer does while the server is away

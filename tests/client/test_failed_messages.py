@@ -8,7 +8,7 @@ import pytest
 import tuff
 from tuff.dead_letters import DeadLetter
 from tuff.errors import OutcomeUnknownError
-from tuff.failures import (
+from tuff.failed_messages import (
     ROW_COUNT,
     Attempt,
     Failure,
@@ -17,7 +17,7 @@ from tuff.failures import (
     failure_of,
     given_up,
 )
-from tuff.flows import Flow, Hook, Pause, Unless
+from tuff.flows_and_retries import Flow, Hook, Pause, Unless
 from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message

@@ -8,12 +8,12 @@ import pytest
 
 import tuff
 from tests.client.recording import PlayedService, Record
-from tuff.batching import Accumulator, Addition, Limits
 from tuff.blocking.context import TransactionContext
 from tuff.errors import ConnectionLostError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay
-from tuff.publishing import BUFFER_BYTES_MAX, MESSAGE_BYTES
+from tuff.publish_calls import BUFFER_BYTES_MAX, MESSAGE_BYTES
+from tuff.publisher_batches import Accumulator, Addition, Limits
 
 Strings = Accumulator[str]
 ORDERS = TopicId("shop", "orders")

@@ -6,8 +6,8 @@
 
 Only the background sends heartbeats, so their replies have an order. Only `poll` and `close` change
 what the member owns, so partitions do not move while a batch is processed. What both share are
-frozen values that are replaced as a whole. `tuff.consumer_run` processes batches;
-`tuff.consumer_retries` has what becomes of messages that fail.
+frozen values that are replaced as a whole. `tuff.consumer_run_loop` processes batches;
+`tuff.consumer_attempts` has what becomes of messages that fail.
 """
 
 import logging
@@ -18,16 +18,16 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Generic, Protocol, TypeVar
 
-from tuff import group_calls, reading, topic_calls
+from tuff import group_calls, read_calls, topic_calls
 from tuff.commit_protocol import Opened
-from tuff.consumer_plan import Batch, BatchEnd, Callback, ConsumerPlan, DeliveryMode
-from tuff.consumer_retries import ConsumerRetries
+from tuff.consumer_attempts import ConsumerRetries
+from tuff.consumer_options import Batch, BatchEnd, Callback, ConsumerPlan, DeliveryMode
 from tuff.dead_letters import Cause
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.failures import Failure, Failures, Letters, Open, given_up
-from tuff.flows import Call, Flow, Hook, Pause, ask, is_passing, paused, unless
+from tuff.exactly_once_subscriber import is_unrelated_to_messages
+from tuff.failed_messages import Failure, Failures, Letters, Open, given_up
+from tuff.flows_and_retries import Call, Flow, Hook, Pause, ask, is_passing, paused, unless
 from tuff.group_calls import MemberView
-from tuff.outages import Outages
 from tuff.protocol.errors import (
     FencedMemberEpochError,
     GroupError,
@@ -42,10 +42,10 @@ from tuff.protocol.errors import (
 from tuff.protocol.group_preferences import GroupPreferences
 from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId, TopicId
 from tuff.protocol.requests import Message
-from tuff.reading import EARLIEST, PollQuestion
+from tuff.read_calls import EARLIEST, PollQuestion
 from tuff.replies import Poll
+from tuff.server_outages import Outages
 from tuff.stops import Stop
-from tuff.subscriber_flows import is_unrelated_to_messages
 
 log = logging.getLogger(__name__)
 
@@ -752,7 +752,7 @@ class ConsumerFlows(Generic[C]):
             return None
         wait_s = min(self._long_poll_s(left_s), self.retries.soonest_s(asked))
         asked = {each: asked[each] for each in asked if not self.retries.waits(each)}
-        return reading.wait_for_topics(asked, wait_s=wait_s) if asked else None
+        return read_calls.wait_for_topics(asked, wait_s=wait_s) if asked else None
 
     def _long_poll_s(self, left_s: float) -> float:
         """How long to wait for messages at once: what was passed over is committed in between."""
@@ -803,7 +803,7 @@ class ConsumerFlows(Generic[C]):
 
     def _poll_partition(self, partition: PartitionId, wait_s: float) -> Flow[Poll | None]:
         question = replace(self._question(partition), wait_s=wait_s)
-        asked = ask(reading.poll(partition, question))
+        asked = ask(read_calls.poll(partition, question))
         try:
             poll = yield from (unless(self._news, asked) if wait_s else asked)
         except TopicNotFoundError:

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tuff.commit_protocol import Opened, during
-from tuff.consumer_flows import ConsumerFlows
-from tuff.consumer_plan import Batch, DeliveryMode
-from tuff.consumer_retries import ConsumerRetries
+from tuff.consumer_attempts import ConsumerRetries
+from tuff.consumer_options import Batch, DeliveryMode
 from tuff.dead_letters import cause_of
-from tuff.failures import check_signature
-from tuff.flows import Flow, Hook, hook
+from tuff.failed_messages import check_signature
+from tuff.flows_and_retries import Flow, Hook, hook
+from tuff.group_member import ConsumerFlows
 from tuff.protocol.errors import GroupError, TuffError
 from tuff.tracing import processing
 

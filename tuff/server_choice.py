@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from tuff.errors import ConnectionLostError
-from tuff.flows import is_passing
+from tuff.flows_and_retries import is_passing
 from tuff.protocol.errors import (
     OwnershipMovingError,
     ShuttingDownError,
@@ -17,7 +17,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.operations import Server
-from tuff.wire import Request
+from tuff.requests_and_responses import Request
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tuff.commit_protocol import CommitProtocol, Opened
-from tuff.consumer_flows import ConsumerFlows
-from tuff.consumer_plan import Batch, ConsumerPlan, DeliveryModeLike, mode_of, topics_of
-from tuff.consumer_run import ConsumerRun
+from tuff.consumer_options import Batch, ConsumerPlan, DeliveryModeLike, mode_of, topics_of
+from tuff.consumer_run_loop import ConsumerRun
 from tuff.errors import ConnectionLostError
-from tuff.flows import Call, Flow, Hook, Pause, Retries, Unless
+from tuff.flows_and_retries import Call, Flow, Hook, Pause, Retries, Unless
 from tuff.group_calls import CommittedOffsets, MemberView
+from tuff.group_member import ConsumerFlows
 from tuff.protocol.errors import (
     GroupError,
     OwnershipMovingError,

@@ -427,8 +427,7 @@ def main(arguments: list[str]) -> int:
         except DirectoryLockedError as error:
             return _fail(str(error), EXIT_FAILED)
         except OSError as error:
-            reason = f"{error.filename} can't hold data: {error.strerror}; give another with --data"
-            return _fail(reason, EXIT_FAILED)
+            return _fail(_unusable(error), EXIT_FAILED)
         # The loop in C takes much less of the processor for each request than Python's own.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             serving = _run(settings, directories, until_stdin_closes=options.until_stdin_closes)
@@ -487,6 +486,25 @@ def _assignments(options: argparse.Namespace) -> list[str]:
 def _fail(sentence: str, code: int) -> int:
     print(f"tuff: {sentence}", file=sys.stderr)
     return code
+
+
+def _unusable(error: OSError) -> str:
+    """Why a data directory can't be used, and what to do."""
+    reason = f"{error.filename} can't hold data: {error.strerror}"
+    if not isinstance(error, PermissionError):
+        return f"{reason}; give another with --data"
+    user, group = os.geteuid(), os.getegid()
+    owner = user
+    with suppress(OSError):
+        path = Path(error.filename)
+        owner = (path if path.exists() else path.parent).stat().st_uid
+    if owner == user:
+        return f"{reason}; let its owner write (`chmod -R u+rwX`), or give another with --data"
+    return (
+        f"{reason}: it belongs to the user {owner}, and the server runs as {user}; give it the "
+        f"whole directory (`chown -R {user}:{group}`), as after a restore by root, or give another "
+        "with --data"
+    )
 
 
 def _boot_ns() -> int:

@@ -45,7 +45,10 @@ def list_delayed(client: Client, *, topic: TopicId, limit: int, after: str | Non
         after = page[-1].id
     rows = [(each.id, moment(each.due_ms), each.size_bytes) for each in found]
     table = Table(("id", "due", "bytes"), rows, f"messages that wait for {topic}")
-    return Result(json=found, table=table)
+    # Only then there may be more: pages were read until the limit, or until one was empty.
+    is_cut = len(found) == limit and bool(client.delayed.list(topic, after=after, limit=1))
+    more = f"there are more: tuff delayed ls {topic} --after {after}"
+    return Result(json=found, table=table, lines=[more] if is_cut else [])
 
 
 @delayed.command("cancel")

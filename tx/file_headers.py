@@ -77,14 +77,14 @@ class NewerFilesError(DamagedFilesError):
 
 
 NEWER = "use the version of tuff that wrote it, or a later one"
-_REPAIR = (
+REPAIR = (
     "read what is whole with `tuff salvage`, or restore the file, then start the transaction "
     "service again"
 )
 
 
 def damaged(name: str, offset: int, reason: str) -> DamagedFilesError:
-    return DamagedFilesError(f"{name} is damaged at byte {offset}: {reason}; {_REPAIR}")
+    return DamagedFilesError(f"{name} is damaged at byte {offset}: {reason}; {REPAIR}")
 
 
 def contradicting(
@@ -93,7 +93,7 @@ def contradicting(
     kind = type(edit).__name__
     return ContradictionError(
         f"{name} is damaged at byte {offset}: edit {lsn} ({kind}) contradicts the edits before it: "
-        f"{reason}; {_REPAIR}"
+        f"{reason}; {REPAIR}"
     )
 
 
@@ -111,7 +111,7 @@ def unreadable(name: str, offset: int, error: MalformedError) -> DamagedFilesErr
 
 def without_advice(error: DamagedFilesError) -> str:
     """The message without its advice, for callers that give their own."""
-    return str(error).removesuffix(f"; {_REPAIR}").removesuffix(f"; {NEWER}")
+    return str(error).removesuffix(f"; {REPAIR}").removesuffix(f"; {NEWER}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

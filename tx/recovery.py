@@ -13,6 +13,7 @@ from pathlib import Path
 from tuff_storage.disk.files import make_directory, sync_directory, write_again
 from tx.consistency import contradiction
 from tx.file_headers import (
+    REPAIR,
     DamagedFilesError,
     FileKind,
     KnownFile,
@@ -28,6 +29,11 @@ from tx.mixed_backups import RecordedFiles, require_one_age
 from tx.snapshot_file import read_snapshot
 from tx.state import StateImage, TransactionState
 from tx.wal import LogContents, read_log
+
+_GO_ON = (
+    "; nothing is lost: transactions go on from the snapshot before it. Take another with "
+    "`tuff snapshot take`, then remove this file; the next start does not mention it any more"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +152,17 @@ def _readable(paths: list[tuple[Path, FileKind]], notes: list[str]) -> list[Know
 
 
 def _newest_snapshot(files: list[KnownFile], notes: list[str]) -> tuple[KnownFile, StateImage]:
+    unread: list[str] = []
     for known in reversed(files):
         if known.kind is FileKind.SNAPSHOT:
             try:
                 _, image = read_snapshot(known.path.name, known.path.read_bytes())
             except DamagedFilesError as error:
-                notes.append(f"{error} (the snapshot before it is used instead)")
+                unread.append(str(error))
             else:
+                notes += [each.removesuffix(f"; {REPAIR}") + _GO_ON for each in unread]
                 return known, image
+    notes += unread
     reasons = "; ".join(notes) or "there are logs, and no snapshot for them to start from"
     raise DamagedFilesError(
         f"no snapshot can be read: {reasons}; look at the files with `tuff salvage`, or restore "

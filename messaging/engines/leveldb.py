@@ -91,7 +91,7 @@ class LevelDbStore:
                 compression=None,
             )
         except (plyvel.Error, OSError) as error:
-            raise StoreError(f"LevelDB can't open {directory}: {error_text(error)}") from error
+            raise StoreError(f"LevelDB can't open {directory}: {_with_advice(error)}") from error
 
     def get(self, key: bytes) -> bytes | None:
         # LevelDB's Get answers "not found" for a key whose table file is gone, too; a scan raises.
@@ -255,6 +255,19 @@ def _backward(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> Rows:
         yield from scan_backward(snapshot, start, stop)
 
 
+def _with_advice(error: Exception) -> str:
+    """The text of an error, with what to do if a file is damaged: waiting does not help then."""
+    text = error_text(error)
+    # LevelDB calls a table that was cut an invalid argument.
+    is_damage = isinstance(error, plyvel.CorruptionError) or ".ldb: Invalid argument" in text
+    if not is_damage:
+        return text
+    return (
+        f"{text}. A file is damaged: stop the server; `tuff fsck` names the file; then restore a "
+        "backup, or keep what is whole with `tuff salvage`"
+    )
+
+
 @contextmanager
 def _as_table_errors() -> Iterator[None]:
     try:
@@ -270,4 +283,4 @@ def _as_store_errors() -> Iterator[None]:
     except plyvel.CorruptionError as error:
         raise StoreDamagedError(error_text(error)) from error
     except (plyvel.Error, OSError) as error:
-        raise StoreError(error_text(error)) from error
+        raise StoreError(_with_advice(error)) from error

@@ -57,9 +57,7 @@ class OpenStore:
     def require_up(self) -> Store:
         """The open store. Raises: StorageUnavailableError."""
         if self._store is None:
-            raise StorageUnavailableError(
-                f"the message store can't be used now: {self.reason}; try again later"
-            )
+            raise StorageUnavailableError(f"the message store can't be used now: {self.reason}")
         return self._store
 
     async def open(self, read: Callable[[Store], T]) -> T:
@@ -117,7 +115,8 @@ class OpenStore:
             return await self.in_thread_read(lambda: read(store))
         except StoreError as error:
             raise StorageUnavailableError(
-                f"the message store can't be read: {error}; try again later"
+                f"the message store can't be read: {error}; `tuff status` says whether it is down, "
+                "and `tuff fsck` of the stopped server names a damaged file"
             ) from error
 
     @contextmanager

@@ -23,7 +23,10 @@ def test_a_message_is_delayed_listed_and_cancelled(run: Tuff, client: tuff.Clien
     assert (first["id"], first["payload"], second["payload"]) == (made["firstId"], "a", "b")
     assert (first["key"], first["tags"], second["key"]) == ("k", [], None)
     assert first["id"] in run("delayed", "ls", "cli:later", "--limit", "1").stdout
-    assert second["id"] not in run("delayed", "ls", "cli:later", "--limit", "1").stdout
+    cut = run("delayed", "ls", "cli:later", "--limit", "1").stdout
+    assert second["id"] not in cut
+    assert cut.endswith(f"there are more: tuff delayed ls cli:later --after {first['id']}\n")
+    assert "there are more" not in run("delayed", "ls", "cli:later", "--limit", "2").stdout
     behind = run("delayed", "ls", "cli:later", "--after", first["id"], "--json").stdout
     assert json.loads(behind) == [second]
     cancelled = run("delayed", "cancel", "cli:later", first["id"])
@@ -44,7 +47,8 @@ def test_a_list_has_all_messages_though_a_page_of_the_server_is_full(
 
     def listed(*options: str) -> list[str]:
         lines = run("delayed", "ls", "cli:large", *options).stdout.splitlines()
-        return [each for line in lines for each in ids if each in line]
+        rows = [line for line in lines if not line.startswith("there are more")]
+        return [each for line in rows for each in ids if each in line]
 
     assert listed() == ids
     assert listed("--limit", "2") == ids[:2]

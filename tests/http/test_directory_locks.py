@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -108,6 +109,26 @@ def _content(data: Path) -> dict[str, bytes]:
 AS_ANYBODY = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
 
 
+def test_a_directory_of_another_user_is_named_with_both_users(new_server: NewServer) -> None:
+    """The usual state after a restore by root: it said to give another directory."""
+    stopped = new_server()
+    stopped.end()
+    is_root = os.geteuid() == 0
+    data = stopped.data if is_root else Path("/usr")  # that of root
+    owner = 65_534 if is_root else 0
+    if is_root:
+        shutil.rmtree(data)
+        data.mkdir()
+        os.chown(data, owner, -1)
+
+    with ServerProcess(stopped.home, "--data", str(data), "--port", "0", under=AS_ANYBODY) as it:
+        assert it.wait_exit() == 1
+        said = one_sentence(it)
+
+    assert f"it belongs to the user {owner}, and the server runs as {os.geteuid()}" in said
+    assert f"`chown -R {os.geteuid()}:{os.getegid()}`" in said
+
+
 def test_a_start_that_could_not_write_transaction_files_leaves_the_messages_untouched(
     new_server: NewServer,
 ) -> None:
@@ -125,5 +146,5 @@ def test_a_start_that_could_not_write_transaction_files_leaves_the_messages_unto
     finally:
         snapshots.chmod(0o755)
 
-    assert f"{snapshots} can't hold data: Permission denied" in said
+    assert f"{snapshots} can't hold data: Permission denied; let its owner write" in said
     assert _content(stopped.data) == before

@@ -454,3 +454,15 @@ def test_a_store_whose_only_file_is_gone_is_not_empty(tmp_path: Path, *, reverse
         next(tmp_path.glob("*.ldb")).unlink()
         with pytest.raises(StoreError, match="No such file"):
             list(table.scan(b"a", b"c", reverse=reverse))
+
+
+def test_a_table_that_was_cut_leads_to_fsck_and_salvage(whole: Path, tmp_path: Path) -> None:
+    """LevelDB calls it an invalid argument, and the sentence said to try again later."""
+    home = tmp_path / "store"
+    shutil.copytree(whole, home)
+    for table in home.glob("*.ldb"):
+        table.write_bytes(table.read_bytes()[: table.stat().st_size // 2])
+
+    advice = "A file is damaged: stop the server; `tuff fsck` names"
+    with closing(leveldb(home)) as store, pytest.raises(StoreError, match=advice):
+        list(store.scan(b"", b"\xff"))

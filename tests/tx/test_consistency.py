@@ -445,7 +445,10 @@ def test_the_snapshot_before_a_contradictory_one_is_used(past: Path, place: Path
     recovered = recover(place, None)
 
     assert recovered is not None
-    assert any("contradicts itself" in note for note in recovered.notes)
+    (note,) = (note for note in recovered.notes if "contradicts itself" in note)
+    assert "nothing is lost" in note
+    assert "`tuff snapshot take`" in note
+    assert "salvage" not in note
 
 
 def test_salvage_leaves_out_a_second_start_of_what_committed(past: Path, place: Path) -> None:

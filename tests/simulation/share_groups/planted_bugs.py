@@ -45,10 +45,10 @@ BUGS = (
         "",
     ),
     planted(
-        "low-mark-passes-a-message-that-is-not-done",
+        "summary-without-messages-of-no-key",
         _STATE,
-        "        first = [_id_before(self._window[0])] if",
-        "        first = [self._window[0]] if",
+        "            *(WindowRecord(ids=tuple(ids)) for ids in _parts(of_no_key)),\n",
+        "",
     ),
     planted(
         "summary-without-what-is-done-behind-the-window",

@@ -83,10 +83,11 @@ class ConsumerRetries:
         """The topics and their retry topics."""
         return [*self.topics, *self.retry_topics]
 
-    def create_topic_of(self, topic: TopicId) -> Flow[None]:
-        """Create the retry topic of a topic, if the member reads it and it does not exist yet."""
+    def create_topic_of(self, topic: TopicId, partition_count: int) -> Flow[None]:
+        """Create the retry topic of a topic with so many partitions, if the member reads it and it
+        does not exist yet. It has as many, so that all members of the group share the retries."""
         if self._reads_letters:
-            yield from self.letters.create(retry_topic_of(topic))
+            yield from self.letters.create(retry_topic_of(topic), partition_count)
 
     def is_retry(self, partition: TopicId) -> bool:
         """Whether the messages of this partition are dead letters that are tried again."""

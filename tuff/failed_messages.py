@@ -27,6 +27,7 @@ from tuff.dead_letters import DeadLetter, dead_letter_topic_of, retry_topic_of
 from tuff.errors import OutcomeUnknownError
 from tuff.flows_and_retries import Backoff, Call, Flow, Pause, Retries, paused, unless
 from tuff.protocol.errors import (
+    ForbiddenError,
     RequestTooLargeError,
     TopicExistsError,
     TopicNotFoundError,
@@ -222,16 +223,24 @@ class Letters:
     retries: Retries = field(default_factory=partial(Retries, 0))
     _created: set[TopicId] = field(default_factory=set)
 
-    def create(self, topic: TopicId) -> Flow[None]:
-        """Create the topic, if it does not exist yet."""
-        if topic in self._created:
+    def create(self, topic: TopicId, partition_count: int = 1) -> Flow[None]:
+        """Create the topic, if it does not exist yet, and let it have at least so many partitions,
+        if this program may change it."""
+        if topic in self._created and partition_count == 1:
             return
+        partitions = topic_calls.topic_properties(None, None, partition_count)
         try:
-            yield from self.retries.ask(topic_calls.get_topic(topic))
+            info = yield from self.retries.ask(topic_calls.get_topic(topic))
         except TopicNotFoundError:
             # Only then: a consumer need not have the right to create topics.
             with suppress(TopicExistsError):
-                yield from self.retries.ask(topic_calls.create_topic(topic, {}))
+                properties = partitions if partition_count > 1 else {}
+                yield from self.retries.ask(topic_calls.create_topic(topic, properties))
+        else:
+            if len(info.partitions) < partition_count:
+                more = topic_calls.update_topic(topic, partitions, dry_run=False)
+                with suppress(ForbiddenError):
+                    yield from self.retries.ask(more)
         self._created.add(topic)
 
     def publish(self, protocol: Block, failures: Collection[Failure]) -> Flow[None]:

@@ -53,6 +53,7 @@ C = TypeVar("C")
 
 IDLE_S = 0.2  # seconds between two looks while some partitions can't be waited for
 LONG_POLL_S = 20.0  # seconds
+LOOK_S = 60.0  # seconds between two looks at partitions of which waits found nothing
 PASSED_OVER_S = 5.0  # seconds between two commits of what was passed over, each of which is a write
 
 # The member is not in the group any more, or not with this epoch.
@@ -113,6 +114,15 @@ class _Handed(Generic[C]):
                 "a transaction of this batch has committed, or may have; poll again, since the "
                 "consumer continues behind what has committed"
             )
+
+
+@dataclass(slots=True)
+class _Quiet:
+    """Positions at which a wait found nothing, None without any; they are not read again until a
+    time in seconds."""
+
+    at: dict[PartitionId, _Position] | None = None
+    until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +214,7 @@ class ConsumerFlows(Generic[C]):
         self._passed_over_due_s = 0.0
         self._delivered: _Delivered | None = None  # processed, and not committed
         self._handed: _Handed[C] | None = None
+        self._quiet = _Quiet()
         self._turn = 0  # which partition is read first
 
     @property
@@ -267,7 +278,7 @@ class ConsumerFlows(Generic[C]):
         """Warn of topics that do not exist, and create the retry topics of those that do."""
         for topic in self._plan.topics:
             try:
-                yield from ask(topic_calls.get_topic(topic))
+                info = yield from ask(topic_calls.get_topic(topic))
             except TopicNotFoundError:
                 # A group may subscribe before the topic is created (protocol §3.11).
                 log.warning(
@@ -278,7 +289,7 @@ class ConsumerFlows(Generic[C]):
                     topic,
                 )
             else:
-                yield from self.retries.create_topic_of(topic)
+                yield from self.retries.create_topic_of(topic, len(info.partitions))
 
     def _heartbeat(self, held: _Held) -> Call[MemberView]:
         plan = self._plan
@@ -315,7 +326,7 @@ class ConsumerFlows(Generic[C]):
         TuffError: the group refuses it; or no server answers, after the attempts of the plan, or
         without such a bound when the wait is over."""
         until_s = self._elapsed_s() + wait_s
-        self._heartbeat_outages.begin()
+        self._begin_poll(wait_s)
         while True:
             self._news.clear()
             left_s = 0.0 if self._stop.is_set else max(0.0, until_s - self._elapsed_s())
@@ -334,6 +345,11 @@ class ConsumerFlows(Generic[C]):
             if self._asking.is_over(left_s):
                 return None
             yield from self._idle(left_s)
+
+    def _begin_poll(self, wait_s: float) -> None:
+        if wait_s <= 0.0:
+            self._quiet.at = None  # no wait would look
+        self._heartbeat_outages.begin()
 
     def _is_outage(self, error: TuffError) -> bool:
         """Whether to wait and try again."""
@@ -718,7 +734,11 @@ class ConsumerFlows(Generic[C]):
         return {each: None if found == FIRST_ID else found for each, found in taken.items()}
 
     def _read(self, wait_s: float) -> Flow[Batch | None]:
-        """Messages of the first partition in turn that has some."""
+        """Messages of the first partition in turn that has some. What the last wait found empty is
+        not read again, as the next wait begins with a look at it."""
+        if self._quiet.at == self._positions and self._elapsed_s() < self._quiet.until_s:
+            return None
+        self._quiet.until_s = self._elapsed_s() + LOOK_S
         partitions = sorted(self._positions)
         if len(self._held.owned) != 1:
             wait_s = 0.0
@@ -736,23 +756,20 @@ class ConsumerFlows(Generic[C]):
         """Wait before the next look at all partitions."""
         if self._asking.is_away:
             yield from self._asking.wait_within(left_s, self._news)
-        elif (call := self._wait_call(left_s)) is not None:
-            yield from self._wait(call)
+        elif (asked := self._askable()) is not None:
+            yield from self._wait(asked, left_s)
         else:
             yield from unless(self._news, paused(Pause(min(left_s, IDLE_S))))
 
-    def _wait_call(self, left_s: float) -> Call[list[PartitionId]] | None:
-        """The wait for messages of any partition; None: some are not read now."""
+    def _askable(self) -> dict[PartitionId, PollQuestion] | None:
+        """The questions for a wait for messages of any partition; None: some are not read now."""
         asked = {
             each: self._question(each)
             for each, position in self._positions.items()
-            if position is not None
+            if position is not None and not self.retries.waits(each)
         }
-        if not (asked and len(asked) == len(self._held.owned)):
-            return None
-        wait_s = min(self._long_poll_s(left_s), self.retries.soonest_s(asked))
-        asked = {each: asked[each] for each in asked if not self.retries.waits(each)}
-        return read_calls.wait_for_topics(asked, wait_s=wait_s) if asked else None
+        waiting = sum(map(self.retries.waits, self._positions))
+        return asked if asked and len(asked) + waiting == len(self._held.owned) else None
 
     def _long_poll_s(self, left_s: float) -> float:
         """How long to wait for messages at once: what was passed over is committed in between."""
@@ -771,7 +788,10 @@ class ConsumerFlows(Generic[C]):
             tags=None if self.retries.is_retry(partition) else preferences.tags,
         )
 
-    def _wait(self, call: Call[list[PartitionId]]) -> Flow[None]:
+    def _wait(self, asked: Mapping[PartitionId, PollQuestion], left_s: float) -> Flow[None]:
+        self._quiet.at = None
+        wait_s = min(self._long_poll_s(left_s), self.retries.soonest_s(self._positions))
+        call = read_calls.wait_for_topics(asked, wait_s=wait_s)
         try:
             found = yield from unless(self._news, ask(call))
         except TopicNotFoundError:
@@ -782,6 +802,9 @@ class ConsumerFlows(Generic[C]):
             return
         if found and found[0] in self._positions:
             self._turn = sorted(self._positions).index(found[0]) - 1  # it is the next one
+        # With tags, reads note what they pass over.
+        elif found == [] and len(asked) == len(self._positions) and self._preferences.tags is None:
+            self._quiet.at = dict(self._positions)
 
     def _read_partition(self, partition: PartitionId, wait_s: float) -> Flow[Batch | None]:
         retries = self.retries

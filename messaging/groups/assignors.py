@@ -153,7 +153,9 @@ class _Pool:
         most = self._most()
         assert most is not None, "there is a difference"
         load = self._loads[most]
-        topic = next(each for each in load.by_topic if each in self.topics)
+        # Of each topic some, so that all members get their share of the retries, too.
+        topics = self.topics.intersection(load.by_topic)
+        topic = max(sorted(topics), key=lambda each: len(load.by_topic[each]))
         self._loads[self.least()].add(topic, load.remove(topic))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import tuff
 from tests.client.proxy import losing
+from tests.http.client import until
 from tests.http.process import ServerProcess, serve
 from tuff import group_calls
 from tuff.dead_letters import retry_topic_of
@@ -431,14 +432,15 @@ def test_a_group_at_latest_reads_retries_that_came_while_no_member_ran(
 ) -> None:
     policy = tuff.RetryPolicy(delays=(0.05,))
     consumer = make(start="latest", retry=policy)
-    settle(consumer, sizes=[5])
+    settle(consumer, sizes=[8])
     publish(client, topic, "a")
     batch = consumer.poll()
     assert batch is not None
     consumer.nack(batch[0])
     consumer.commit()
     consumer.close()
-    assert client.poll(retry_topic_of(topic), wait=WITHIN_S)  # the delay is over
+    retries = [retry_topic_of(topic).partition(number) for number in range(4)]
+    until(lambda: any(client.poll(each) for each in retries))  # the delay is over
 
     assert read(make(start="latest", retry=policy), 1) == ["a"]
 
@@ -773,7 +775,7 @@ def test_a_consumer_warns_of_a_missing_topic_and_creates_no_retry_topic_for_it(
 ) -> None:
     missing = tuff.TopicId(topic.namespace, f"{topic.name}-typo")
     with client.consumer([topic, missing], group=topic.name, retry=retry) as consumer:
-        settle(consumer, sizes=[4 if retry is None else 5])
+        settle(consumer, sizes=[4 if retry is None else 8])
         names = [each for each in client.topics.list(topic.namespace) if topic.name in each]
 
         assert names == [topic.name, *([] if retry is None else [f"{topic.name}.retry"])]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tuff
+from tests.http.client import until
 from tests.http.process import ServerProcess, serve
 from tuff.dead_letters import dead_letter_topic_of, retry_topic_of
 
@@ -87,6 +88,32 @@ def test_a_message_that_fails_is_tried_again_and_blocks_no_other(
     assert told.message.header("h") == b"v"
     assert told.topic == topic.partition(0)
     assert committed(client, topic)
+
+
+def test_all_members_of_a_group_share_the_retries(
+    client: tuff.Client, topic: tuff.TopicId, mode: str
+) -> None:
+    """One member had all of them, as the retry topic had one partition."""
+    client.topics.create(retry_topic_of(topic))
+    client.topics.update(topic, partitions=4)
+    options = {"group": "sharers", "mode": mode, "retry": QUICK}
+
+    with (
+        client.consumer(topic, **options) as one,  # type: ignore[arg-type]  # any
+        client.consumer(topic, **options) as other,  # type: ignore[arg-type]  # any
+    ):
+        members = (one, other)
+
+        def shared() -> bool:
+            for each in members:
+                each.poll(wait=0.05)
+            return [retries_of(each) for each in members] == [2, 2]
+
+        until(shared)
+
+
+def retries_of(member: tuff.Consumer) -> int:
+    return sum(each.base.name.endswith(".retry") for each in member.assignment)
 
 
 def test_a_message_is_given_up_after_its_last_attempt(

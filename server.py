@@ -143,6 +143,7 @@ STDIN = 0  # the descriptor
 STDIN_BYTES = 4096  # read at once and dropped: only the end of the input matters
 FILES_S = 0.5  # seconds between two looks at the access file and the TLS files
 TICK_S = 0.2  # seconds; a time-out takes effect within one second, so several ticks in it
+FEW_CONNECTIONS = 1_000  # warned of, though no setting asks for more
 SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, logs
 # A writer thread waits that long for the interpreter after a sync. With Python's own 5 ms the disk
 # is idle under load.
@@ -520,7 +521,9 @@ def _within_file_limit(settings: Settings) -> Settings:
     allowed = limit - min(SPARE_DESCRIPTORS, limit // 2)
     if allowed >= connections_max:
         return settings
-    log.warning(
+    is_default = connections_max == ServerSettings().max_connections
+    log.log(
+        logging.INFO if is_default and allowed >= FEW_CONNECTIONS else logging.WARNING,
         "the limit of file descriptors of this process is %d, so it takes %d connections in place "
         "of server.max_connections=%d; raise it (LimitNOFILE of the unit, or ulimit -n)",
         limit,

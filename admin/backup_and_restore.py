@@ -17,6 +17,7 @@ from admin.fsck import check
 from admin.transaction_files import write_transaction_files
 from messaging.engines.engine_interface import Engine
 from messaging.engines.leveldb import LevelDbStore
+from messaging.log import store_end
 from process.backup_format import FIRST_KEY, KEYS_STOP, ROWS, TRANSACTIONS, Row, unpack_rows
 from tuff.protocol.sentences import counted
 from tuff_storage.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
@@ -83,8 +84,12 @@ def _files(data: DataDirectory) -> Iterator[tuple[Path, Path]]:
     for path in sorted(data.messages.iterdir()) if data.has_messages else ():
         if path.is_file() and path.name != LOCK_FILE:
             yield path, Path("messages") / path.name
-    for path, _ in list_files(data.snapshots) if data.snapshots.is_dir() else ():
+    if not data.snapshots.is_dir():
+        return
+    for path, _ in list_files(data.snapshots):
         yield path, Path("snapshots") / path.name
+    if (end := data.snapshots / store_end.FILE_NAME).is_file():
+        yield end, Path("snapshots") / end.name
 
 
 def _require_intact(data: DataDirectory, *, now_ms: int) -> int:

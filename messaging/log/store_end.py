@@ -81,7 +81,11 @@ class StoreEnd:
         frame = read_frame(data, 0)
         if isinstance(frame, Damage):
             raise DamagedEndError(frame.reason)
-        match json.loads(frame.body):
+        try:
+            body = json.loads(frame.body)
+        except (ValueError, RecursionError) as error:
+            raise DamagedEndError(f"the record is not JSON: {error}") from None
+        match body:
             case {"store_id": str(store_id), "batch_number": int(number), "last": [int(a), int(b)]}:
                 return cls(store_id=store_id, batch_number=number, last=Offset(a, b))
             case _:

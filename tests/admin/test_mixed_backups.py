@@ -153,9 +153,10 @@ def test_messages_from_before_an_abort_that_is_forgotten(forgetful: Stores) -> N
     aside = forgetful.put_aside("messages")
     forgetful.start()
     ok(forgetful.client.post(f"{TRANSACTIONS}/{undone.id}/abort"))
-    forgetful.publish_and_commit("committed")
+    ok(begin(forgetful.client).commit(changes=["a later end, without messages"]))
     path = f"{TRANSACTIONS}/{undone.id}"
     until(lambda: forgetful.client.get(path).status == 404, what="it to be forgotten")
+    ok(forgetful.client.post(f"{TRANSACTIONS}/snapshot"))
     forgetful.server.kill()
 
     forgetful.put_back("messages", aside)

@@ -176,9 +176,10 @@ def read_state(directory: Path) -> State:
 
 def _named(directory: Path) -> Iterator[Path]:
     for path in directory.iterdir():
-        kind, ms, *epoch = path.name.split(".")
-        if kind in {"snapshot", "txlog"} and ms.isdigit() and len(ms) <= 15 and len(epoch) <= 1:
-            yield path
+        match path.name.split("."):
+            case ["snapshot" | "txlog", ms] | ["snapshot" | "txlog", ms, _]:
+                if ms.isdigit() and len(ms) <= 15:
+                    yield path
 
 
 def _without_leftovers(files: list[tuple[Value, bytes]]) -> list[tuple[Value, bytes]]:

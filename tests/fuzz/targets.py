@@ -25,6 +25,7 @@ from messaging.engines.sstable import read_changes, read_entries, read_layout, r
 from messaging.groups import log_records as group_records
 from messaging.log.pointer_index import IndexedRange
 from messaging.log.region_observers import RegionRecord, UnreadableRecordError
+from messaging.log.store_end import DamagedEndError, StoreEnd
 from messaging.log.topics import TopicRecord
 from messaging.model.attributes import decode_attributes
 from messaging.model.packed_rows import (
@@ -457,6 +458,7 @@ TARGETS: Sequence[Target] = (
         "snapshot", lambda data: read_snapshot("snapshot.1", resealed(HEAD_SIZE)(data)),
         DamagedFilesError, _like("snapshot"),
     ),
+    _target("messages-end", StoreEnd.from_bytes, DamagedEndError, _like("messages-end")),
     _target("message-row", _row(MessageRow), DamagedRowError, _like("message-row.*")),
     _target("payload-row", _row(PayloadRow), DamagedRowError, _like("payload-.*")),
     _target("packed-rows", _packed_rows, DamagedRowError, _like("packed-rows")),

@@ -157,7 +157,6 @@ def test_text_has_the_code_behind_the_sentence(tmp_path: Path) -> None:
     assert 'event="stopped" code=server_stopped' in running.stderr()
 
 
-@pytest.mark.parametrize("form", ["xml", ""])
-def test_another_format_is_refused(form: str) -> None:
+def test_another_format_is_refused() -> None:
     with pytest.raises(SettingsError, match="log_format is text, json"):
-        load(None, [f"server.log_format={form}"])
+        load(None, ["server.log_format=xml"])

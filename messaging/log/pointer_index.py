@@ -171,6 +171,11 @@ class PointerIndex:
         # early, a crash would leave index rows whose outcome is unknown. Public, since each batch
         # checks whether there are any.
         self.ending: dict[int, _Rows] = {}
+        # Pointers that ended, and whose rows are still to be rolled back.
+        self.rolling_back: set[int] = set()
+        # Pointers whose rows this process did not write, or not alone: a rollback of them may have
+        # been cut off between two steps.
+        self._found: set[int] = set()
         # The topics of pointers that ended recently, to wake readers there; their index rows may
         # already be deleted.
         self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
@@ -181,6 +186,7 @@ class PointerIndex:
         current time, from which `max_block` counts."""
         for entry in entries:
             self.add(entry)
+            self._found.add(entry.pointer)
         self._publishes = {
             pointer: (count, min(first_ms, now_ms))
             for pointer, (count, first_ms) in sorted(
@@ -313,6 +319,11 @@ class PointerIndex:
     def has_ranges(self, pointer: int) -> bool:
         """Whether the pointer has ranges, and its transaction has not ended with a commit."""
         return pointer in self._ranges or pointer in self._packed
+
+    def may_lack_rows(self, pointers: Iterable[int]) -> bool:
+        """Whether a rollback may have left only a part of these pointers' rows until now: it is
+        under way, or a crash may have cut it off."""
+        return any(each in self.rolling_back or each in self._found for each in pointers)
 
     def published_ranges(self, pointer: int) -> list[IndexedRange]:
         """The ranges of messages, also of delayed ones."""

@@ -57,6 +57,7 @@ from tuff.protocol.errors import (
     DamagedRecordError,
     TransactionCommittedError,
     TransactionNotInProgressError,
+    TransactionsUnavailableError,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.media_types import Encoding, MediaType
@@ -261,6 +262,10 @@ class Polls:
             # Its rows are rolled back in steps: this reader sees none of them from now on, so that
             # it never sees a part.
             return replace(snapshot, invalids=PointerList((*snapshot.invalids, *own)))
+        except TransactionsUnavailableError:
+            # A snapshot of the request needs no transactions: none ends while they are down.
+            if self._state.index.may_lack_rows(own):
+                raise
         return snapshot
 
     def _query(

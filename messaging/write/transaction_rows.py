@@ -96,7 +96,6 @@ class TransactionRows:
         self._state = state
         self._committer = committer
         self._observers = observers
-        self._to_roll_back: set[int] = set()  # ended, and their rows are still to be rolled back
         self._moving: set[int] = set()  # committed, and some of their rows are still to be moved
         self._reported: set[bytes] = set()  # index keys of rows that wait; it was logged once
         # The polls that read in the snapshot of a transaction, by its pointer.
@@ -142,7 +141,7 @@ class TransactionRows:
             UnavailableError (its kinds): `retry_rollbacks` will try again.
         """
         carried = [each for each in transaction_pointers if self._state.index.ranges(each)]
-        self._to_roll_back.update(carried)
+        self._state.index.rolling_back.update(carried)
         # Before the first row changes: a read in these transactions that may have missed a row
         # looks again at what it reads in.
         self._wake_readers_in(transaction_pointers)
@@ -152,9 +151,9 @@ class TransactionRows:
     async def retry_rollbacks(self) -> None:
         """Roll back and move the rows for which it failed before; rows that fail again stay
         queued."""
-        if self._to_roll_back:
+        if self._state.index.rolling_back:
             try:
-                await self._roll_back(sorted(self._to_roll_back))
+                await self._roll_back(sorted(self._state.index.rolling_back))
             except UnavailableError:
                 return
         if self._moving:
@@ -235,7 +234,7 @@ class TransactionRows:
     def published_by(self, at_ms: int) -> list[int]:
         """Pointers with undecided message rows whose first publish was not after this time."""
         published = self._state.index.published_by(at_ms)
-        return [each for each in published if each not in self._to_roll_back]
+        return [each for each in published if each not in self._state.index.rolling_back]
 
     def note_reserved(self, highest_pointer: int) -> None:
         """Transactions durably reserved pointers up to this one; recorded with the next batch."""
@@ -264,7 +263,7 @@ class TransactionRows:
                 found = self._state.topics.maybe_find(topic)
                 if found is not None:
                     found.wake()
-        self._to_roll_back.difference_update(pointers)
+        self._state.index.rolling_back.difference_update(pointers)
 
     def _roll_back_step(self, step: RollbackStep, batch: WriteBatch) -> None:
         self._require_own_topics(step.entries)
@@ -274,7 +273,7 @@ class TransactionRows:
         """Whether there was something to set aside."""
         index = self._state.index
         ranges = [each for each in index.message_ranges(pointer) if each.topic == topic]
-        if pointer in self._to_roll_back or not ranges:
+        if pointer in self._state.index.rolling_back or not ranges:
             return False  # it has been aborted, or they are set aside
         self._require_own_topics(ranges)
         for entry in ranges:

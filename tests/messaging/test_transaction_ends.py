@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, COMMITTED, NOON_MS, World, polled, publish, request
+from tuff.protocol.errors import TransactionsUnavailableError
 
 
 async def test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer(
@@ -166,3 +169,29 @@ async def test_a_reader_in_the_snapshot_of_an_ended_transaction_sees_no_part_of_
 
     assert {*counts, len(await polled(service, own))} == {0}
     await rollback
+
+
+async def test_a_snapshot_of_the_request_needs_no_transactions_unless_rows_may_be_missing(
+    world: World,
+) -> None:
+    pointer = world.transactions.start(7)
+    own = Poll(transaction=await world.transactions.snapshot_of(pointer))
+    async with world.running(audit={}) as service:
+        await publish(service, *[b"x"] * 9_500, pointer=pointer)
+        world.transactions.is_up = False
+        assert len(await polled(service, own)) == 9_500
+
+        rollback = asyncio.ensure_future(service.rows.roll_back([pointer]))
+        await asyncio.sleep(0)
+        with pytest.raises(TransactionsUnavailableError):
+            await polled(service, own)
+        await rollback
+        assert await polled(service, own) == []
+
+        world.transactions.is_up = True
+        await publish(service, b"left", pointer=world.transactions.start(8))
+    own = Poll(transaction=await world.transactions.snapshot_of(8))
+    world.transactions.is_up = False
+    async with world.running() as service:
+        with pytest.raises(TransactionsUnavailableError):
+            await polled(service, own)

@@ -32,6 +32,23 @@ def test_delayed_messages_are_listed_and_cancelled(
         client.delayed.delete(topic, first.id)
 
 
+def test_delayed_messages_of_all_partitions_are_one_list(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.topics.update(topic, partitions=3)
+    for number in range(9):
+        client.publish(f"{topic}/{number % 3}", str(number), delay=1_000 + number)
+
+    found = client.delayed.list(topic, payloads=True)
+    assert texts(found) == [b"%d" % number for number in range(9)]
+    pages = [client.delayed.list(topic, limit=2), client.delayed.list(topic, after=found[1].id)]
+    assert [each.id for page in pages for each in page] == [each.id for each in found]
+    client.delayed.delete(topic, found[4].id)
+    assert len(client.delayed.list(topic)) == 8
+    with pytest.raises(tuff.errors.DelayedNotFoundError):
+        client.delayed.delete(topic, found[4].id)
+
+
 def test_delayed_messages_are_acknowledged_as_all_are(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:

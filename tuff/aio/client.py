@@ -173,7 +173,7 @@ class AsyncClient:
         self.topics = AsyncTopics(self._send)
         self.holds = AsyncHolds(self._send)
         self.positions = AsyncNamedPositions(self._send)
-        self.delayed = AsyncDelayed(self._send)
+        self.delayed = AsyncDelayed(self._driver.run, self._retries)
         self.transactions = AsyncTransactions(self._send, self.client_id)
         self.sinks = AsyncSinks(self._send, self.client_id)
         self.cluster = AsyncCluster(self._send)

@@ -4,7 +4,8 @@
 from typing import Protocol, TypeVar
 
 from tuff import topic_calls
-from tuff.flows_and_retries import Call
+from tuff.delayed_of_topics import delete_delayed, list_delayed
+from tuff.flows_and_retries import Call, Flow, Retries
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
 from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of
@@ -35,6 +36,12 @@ class AsyncSend(Protocol):
     """Sends a call, and repeats it if that is safe."""
 
     async def __call__(self, call: Call[T]) -> T: ...
+
+
+class AsyncRun(Protocol):
+    """Runs a flow of calls."""
+
+    async def __call__(self, flow: Flow[T]) -> T: ...
 
 
 class AsyncTopics:
@@ -224,10 +231,11 @@ class AsyncNamedPositions:
 
 class AsyncDelayed:
     """Messages that wait until they are due: `client.delayed`. `AsyncClient.publish` sends them
-    (protocol §3.10)."""
+    (protocol §3.10). Of a topic with several partitions, the calls are about all of them."""
 
-    def __init__(self, send: AsyncSend) -> None:
-        self._send = send
+    def __init__(self, run: AsyncRun, retries: Retries) -> None:
+        self._run = run
+        self._retries = retries
 
     async def list(
         self,
@@ -244,8 +252,8 @@ class AsyncDelayed:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        return await self._send(
-            topic_calls.list_delayed(topic, after=after, limit=limit, payloads=payloads)
+        return await self._run(
+            list_delayed(self._retries, topic, after=after, limit=limit, payloads=payloads)
         )
 
     async def delete(self, topic: TopicLike, delayed_id: str) -> None:
@@ -254,7 +262,7 @@ class AsyncDelayed:
         Raises:
             DelayedNotFoundError: it has entered, was cancelled, or never existed.
         """
-        await self._send(topic_calls.cancel_delayed(topic, delayed_id))
+        await self._run(delete_delayed(self._retries, topic, delayed_id))
 
 
 async def _latest(send: AsyncSend, topic: TopicId) -> MessageId:

@@ -172,7 +172,7 @@ class Client:
         self.topics = Topics(self._send)
         self.holds = Holds(self._send)
         self.positions = NamedPositions(self._send)
-        self.delayed = Delayed(self._send)
+        self.delayed = Delayed(self._driver.run, self._retries)
         self.transactions = Transactions(self._send, self.client_id)
         self.sinks = Sinks(self._send, self.client_id)
         self.cluster = Cluster(self._send)

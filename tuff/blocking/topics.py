@@ -5,7 +5,8 @@
 from typing import Protocol, TypeVar
 
 from tuff import topic_calls
-from tuff.flows_and_retries import Call
+from tuff.delayed_of_topics import delete_delayed, list_delayed
+from tuff.flows_and_retries import Call, Flow, Retries
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
 from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of
@@ -36,6 +37,12 @@ class Send(Protocol):
     """Sends a call, and repeats it if that is safe."""
 
     def __call__(self, call: Call[T]) -> T: ...
+
+
+class Run(Protocol):
+    """Runs a flow of calls."""
+
+    def __call__(self, flow: Flow[T]) -> T: ...
 
 
 class Topics:
@@ -223,10 +230,11 @@ class NamedPositions:
 
 class Delayed:
     """Messages that wait until they are due: `client.delayed`. `Client.publish` sends them
-    (protocol §3.10)."""
+    (protocol §3.10). Of a topic with several partitions, the calls are about all of them."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, run: Run, retries: Retries) -> None:
+        self._run = run
+        self._retries = retries
 
     def list(
         self,
@@ -243,8 +251,8 @@ class Delayed:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        return self._send(
-            topic_calls.list_delayed(topic, after=after, limit=limit, payloads=payloads)
+        return self._run(
+            list_delayed(self._retries, topic, after=after, limit=limit, payloads=payloads)
         )
 
     def delete(self, topic: TopicLike, delayed_id: str) -> None:
@@ -253,7 +261,7 @@ class Delayed:
         Raises:
             DelayedNotFoundError: it has entered, was cancelled, or never existed.
         """
-        self._send(topic_calls.cancel_delayed(topic, delayed_id))
+        self._run(delete_delayed(self._retries, topic, delayed_id))
 
 
 def _latest(send: Send, topic: TopicId) -> MessageId:

@@ -217,7 +217,7 @@ class MessageSalvage:
         pointer, delayed_id, delayed = split_undecided(found.key, value)
         self._note_pointer(pointer)
         # A version that may be stale may be one that a commit has replaced: its message entered.
-        if self._outcome(pointer) is not ProvenOutcome.COMMITTED or found.may_be_stale:
+        if not self._visibility.has_committed(pointer) or found.may_be_stale:
             self._visibility.hidden.add(pointer)
             return
         self._put(delayed_key(row_prefix(found.key), delayed_id), delayed)

@@ -23,8 +23,10 @@ from tx.edits import (
     Checkpointed,
     Committed,
     Committing,
+    Confirmed,
     Edit,
     EpochBegun,
+    InDoubt,
     Invalidated,
     InvalidReason,
     PointerRange,
@@ -42,17 +44,20 @@ from tx.settings import BLOCK_COUNT_MAX
 from tx.state import Sink, StateImage, TransactionState, fresh_image
 
 _OF_ONE_TRANSACTION = (
-    Checkpointed, Committing, Refused, Prepared, StoreJoined, Committed, Aborted, Invalidated,
+    Checkpointed, Committing, Refused, Prepared, StoreJoined, Committed, InDoubt, Confirmed,
+    Aborted, Invalidated,
 )  # fmt: skip
 
 
 class ProvenOutcome(Enum):
     """What the transaction files prove of a pointer. FORGOTTEN: they are complete and do not have
-    it, so it ended long ago and had no index row any more; UNKNOWN: they prove nothing."""
+    it, so it ended long ago and had no index row any more; IN_DOUBT: it committed if its rows are
+    there; UNKNOWN: they prove nothing."""
 
     COMMITTED = "committed"
     NOT_COMMITTED = "not committed"
     FORGOTTEN = "forgotten"
+    IN_DOUBT = "in doubt"
     UNKNOWN = "unknown"
 
 
@@ -80,8 +85,9 @@ class ProvenState:
             return ProvenOutcome.COMMITTED if is_committed else ProvenOutcome.NOT_COMMITTED
         if not self.is_complete:
             return ProvenOutcome.UNKNOWN  # one that is open may have committed since
-        if any(pointer in opened.pointers for opened in self.state.open.values()):
-            return ProvenOutcome.NOT_COMMITTED
+        if (opened := self.state.opened(pointer)) is not None:
+            has_doubt = opened.doubt is not None
+            return ProvenOutcome.IN_DOUBT if has_doubt else ProvenOutcome.NOT_COMMITTED
         is_forgotten = pointer <= self.state.last_pointer
         return ProvenOutcome.FORGOTTEN if is_forgotten else ProvenOutcome.UNKNOWN
 
@@ -214,10 +220,10 @@ def _let_stores_join(state: TransactionState) -> None:
 def _apply_after_gap(proven: ProvenState, lsn: int, edit: Edit) -> None:
     """Apply an edit from after a gap, as far as possible without the lost ones."""
     state = proven.state
-    if isinstance(edit, Truncated):
-        return  # pointers do no harm on the invalid list, and what else was lost may need them
-    if isinstance(edit, SinkForgotten) and state.sinks.find(edit.sink) is None:
-        return  # its epochs are among the lost edits
+    if _is_left_out(state, edit):
+        return
+    if isinstance(edit, Confirmed):
+        edit = _confirmed(state, edit)
     if isinstance(edit, Committed):
         _note_commit(proven, edit)
     if isinstance(edit, Started | EpochBegun):
@@ -237,6 +243,13 @@ def _apply_after_gap(proven: ProvenState, lsn: int, edit: Edit) -> None:
     state.advance_view(state.lsn)
 
 
+def _is_left_out(state: TransactionState, edit: Edit) -> bool:
+    # Pointers do no harm on the invalid list, and what else was lost may need them. A sink of which
+    # nothing is known has its epochs among the lost edits.
+    is_of_lost = isinstance(edit, SinkForgotten) and state.sinks.find(edit.sink) is None
+    return isinstance(edit, Truncated) or is_of_lost
+
+
 def _note_without_start(proven: ProvenState, edit: Edit) -> None:
     match edit:
         case Checkpointed():
@@ -254,6 +267,26 @@ def _note_commit(proven: ProvenState, edit: Committed) -> None:
     proven.committed |= {edit.transaction_id} | checkpoints | published
 
 
+def _confirmed(state: TransactionState, edit: Confirmed) -> Committed:
+    """The commit that this edit confirms, with what is left of the edit that had it in doubt."""
+    opened = state.open.get(edit.transaction_id)
+    if opened is None or opened.doubt is None:
+        return _committed(edit.at_ms, edit.transaction_id)
+    doubt = opened.doubt
+    return Committed(
+        doubt.at_ms, doubt.transaction_id, doubt.changes, is_read_only=False,
+        published=doubt.published, topics=doubt.topics, request_id=doubt.request_id,
+    )  # fmt: skip
+
+
+def _committed(at_ms: int, transaction_id: int) -> Committed:
+    """A commit of which nothing else is known."""
+    return Committed(
+        at_ms, transaction_id, frozenset(), is_read_only=False, published=(), topics=(),
+        request_id=None,
+    )  # fmt: skip
+
+
 def _end_of_open(
     proven: ProvenState, opened: OpenTransaction, rows: RowEvidence, *, now_ms: int
 ) -> Edit:
@@ -261,10 +294,9 @@ def _end_of_open(
     if not {*rows.committed, *proven.committed}.isdisjoint(opened.pointers):
         reason = "it committed: its rows, or an edit after the lost ones, prove it"
         proven.decided.append(SalvageDecision(name, reason))
-        return Committed(
-            now_ms, opened.transaction_id, frozenset(), is_read_only=False, published=(),
-            topics=(), request_id=None,
-        )  # fmt: skip
+        if opened.doubt is not None:
+            return Confirmed(now_ms, opened.transaction_id)
+        return _committed(now_ms, opened.transaction_id)
     reason = "it was in progress; it is invalid (lost_in_crash)"
     if opened.prepared is not None:
         reason = (

@@ -244,10 +244,13 @@ class TransactionRowsClient:
         return False
 
     async def publish_final(
-        self, commits: Sequence[Sequence[PublishEntry]]
+        self,
+        commits: Sequence[Sequence[PublishEntry]],
+        built: Callable[[Sequence[list[RollbackDetail] | TuffError]], None],
     ) -> list[list[RollbackDetail]]:
-        """Let each owner write its entries of a commit as one batch. When this raises,
-        no such write is under way any more."""
+        """Let each owner write its entries of a commit as one batch. When this raises, no such
+        write is under way any more. Never calls `built`: after a crash one owner may have its rows,
+        and another none."""
         return [await self._publish_final(entries) for entries in commits]
 
     async def _publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:

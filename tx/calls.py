@@ -63,8 +63,8 @@ class Commit(Call):
     prepare an OpenTransaction."""
 
     __slots__ = (
-        "changes", "claimed", "database", "entries", "has_waited", "is_checked", "is_read_only",
-        "opened", "request_id",
+        "changes", "claimed", "database", "doubt_lsn", "entries", "has_waited", "is_checked",
+        "is_read_only", "opened", "request_id",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +89,7 @@ class Commit(Call):
         # Set when its rows are written: the transaction, and all changes that it named.
         self.opened: OpenTransaction | None = None
         self.claimed: frozenset[bytes] = frozenset()
+        self.doubt_lsn = 0  # of the edit that says that it commits if its rows are there
 
 
 class Run(Call):

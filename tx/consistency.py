@@ -18,8 +18,10 @@ from tx.edits import (
     Checkpointed,
     Committed,
     Committing,
+    Confirmed,
     Edit,
     EpochBegun,
+    InDoubt,
     Invalidated,
     PointerRange,
     Prepared,
@@ -43,7 +45,10 @@ def contradiction(state: TransactionState, edit: Edit, *, has_gap: bool = False)
     match edit:
         case Started() | EpochBegun() | Checkpointed():
             reason = _check_pointer(state, edit, has_gap=has_gap)
-        case Committing() | Refused() | Prepared() | StoreJoined() | Committed() | Invalidated():
+        case (
+            Committing() | Refused() | Prepared() | StoreJoined() | InDoubt()
+            | Committed() | Confirmed() | Invalidated()
+        ):  # fmt: skip
             reason = _check_of_open(state, edit)
         case Aborted():
             reason = _check_abort(state, edit.transaction_id)
@@ -65,7 +70,7 @@ def _check_pointer(
     state: TransactionState, edit: Started | EpochBegun | Checkpointed, *, has_gap: bool
 ) -> str | None:
     if isinstance(edit, Checkpointed):
-        if (reason := _check_unprepared(state, edit.transaction_id)) is not None:
+        if (reason := _check_undecided(state, edit.transaction_id)) is not None:
             return reason
     elif not state.seen <= edit.seen <= state.lsn:
         return (
@@ -88,19 +93,31 @@ def _check_open(state: TransactionState, transaction_id: int) -> str | None:
     return None if is_open else f"transaction {transaction_id} is not in progress"
 
 
-def _check_of_open(
-    state: TransactionState,
-    edit: Committing | Refused | Prepared | StoreJoined | Committed | Invalidated,
-) -> str | None:
+_OfOpen = (
+    Committing | Refused | Prepared | StoreJoined | InDoubt | Committed | Confirmed | Invalidated
+)
+
+
+def _check_of_open(state: TransactionState, edit: _OfOpen) -> str | None:
     if isinstance(edit, Committed | Invalidated):
         return _check_open(state, edit.transaction_id)
-    return _check_unprepared(state, edit.transaction_id)
+    if not isinstance(edit, Confirmed):
+        return _check_undecided(state, edit.transaction_id)
+    is_in_doubt = _is_in_doubt(state, edit.transaction_id)
+    return None if is_in_doubt else f"transaction {edit.transaction_id} is not in doubt"
 
 
-def _check_unprepared(state: TransactionState, transaction_id: int) -> str | None:
+def _check_undecided(state: TransactionState, transaction_id: int) -> str | None:
     if transaction_id in state.prepared:
         return f"transaction {transaction_id} is prepared"
+    if _is_in_doubt(state, transaction_id):
+        return f"the commit of transaction {transaction_id} is in doubt"
     return _check_open(state, transaction_id)
+
+
+def _is_in_doubt(state: TransactionState, transaction_id: int) -> bool:
+    opened = state.open.get(transaction_id)
+    return opened is not None and opened.doubt is not None
 
 
 def _check_abort(state: TransactionState, transaction_id: int) -> str | None:

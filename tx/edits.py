@@ -215,6 +215,27 @@ class Committed:
     request_id: str | None
 
 
+@value()
+class InDoubt:
+    """The transaction commits, with these changes besides those it named before, if its message
+    rows are there: they are written at the same time as this edit. The next edit of it says so."""
+
+    at_ms: int
+    transaction_id: int
+    changes: frozenset[bytes]
+    published: tuple[RollbackDetail, ...]
+    topics: tuple[str, ...]
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The rows of a commit in doubt are durable: the transaction committed."""
+
+    at_ms: int
+    transaction_id: int
+
+
 @dataclass(frozen=True, slots=True)
 class Aborted:
     """The transaction was aborted; it may have been invalid before."""
@@ -265,6 +286,8 @@ Edit = (
     | Refused
     | Prepared
     | Committed
+    | InDoubt
+    | Confirmed
     | Aborted
     | Invalidated
     | Truncated
@@ -493,6 +516,8 @@ TYPE = enum_of(TransactionType)
 TOPICS = tuple_of(TEXT)
 PUBLISHED = tuple_of(ROLLBACK_DETAIL)
 
+IN_DOUBT = (TIME_MS, POINTER, KEYS, PUBLISHED, TOPICS, optional(TEXT))
+
 _STARTED = (TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT))
 _EPOCH_BEGUN = (
     TIME_MS, POINTER, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT), TEXT, COUNT, TEXT,
@@ -520,6 +545,8 @@ _FIELDS: Mapping[int, tuple[type[Any], tuple[Codec[Any], ...]]] = {
     # Starts with a request id, or in which only messages take part.
     18: (Started, (*_STARTED, optional(TEXT), optional(TEXT), FLAG)),
     19: (StoreJoined, (TIME_MS, POINTER)),
+    20: (InDoubt, IN_DOUBT),
+    21: (Confirmed, (TIME_MS, POINTER)),
 }
 _CODECS = {tag: record(kind, *codecs) for tag, (kind, codecs) in _FIELDS.items()}
 _WITH_PRINCIPAL: Mapping[type[Edit], int] = {Started: 16, EpochBegun: 17}
@@ -549,6 +576,11 @@ def _row(lsn: int, edit: Edit) -> Sequence[object]:
     if isinstance(edit, Committed):
         return (
             lsn, 7, edit.at_ms, edit.transaction_id, sorted(edit.changes), edit.is_read_only,
+            published_row(edit.published), edit.topics, edit.request_id,
+        )  # fmt: skip
+    if isinstance(edit, InDoubt):
+        return (
+            lsn, 20, edit.at_ms, edit.transaction_id, sorted(edit.changes),
             published_row(edit.published), edit.topics, edit.request_id,
         )  # fmt: skip
     if isinstance(edit, Started):

@@ -29,6 +29,8 @@ class EndedRows:
         self.begun: list[Rollback] = []
         self._rolling_back: dict[int, list[Then]] = {}  # and what waits for it
         self._to_wake: deque[tuple[int, int]] = deque()  # LSN, and the pointer that committed by it
+        # Confirmed commits: the LSN, and their pointers. A crash before it needs their index rows.
+        self._confirmed: deque[tuple[int, Sequence[int]]] = deque()
 
     def synced(self, lsn: int, changes: Iterable[ViewChange]) -> None:
         """Edits up to this LSN are durable, and these changes are in the view now, in log order.
@@ -45,6 +47,8 @@ class EndedRows:
             elif change.state is EndedState.INVALID:
                 self._roll_back_if_needed(change.transaction_id, pointers)
             to_wake += pointers
+        while self._confirmed and self._confirmed[0][0] <= lsn:
+            committed += self._confirmed.popleft()[1]
         while self._to_wake and self._to_wake[0][0] <= lsn:
             to_wake.append(self._to_wake.popleft()[1])
         self._rows.end_committed(committed)
@@ -56,11 +60,23 @@ class EndedRows:
         can still undo."""
         self._to_wake.append((lsn, pointer))
 
+    def confirmed(self, lsn: int, pointers: Sequence[int]) -> None:
+        """These pointers committed durably, and the edit of this LSN, which confirms it, need not
+        be durable. Wake readers; the rows end once the edit is durable."""
+        self._confirmed.append((lsn, pointers))
+        self._rows.wake_readers(pointers)
+
+    @property
+    def unsynced_lsn(self) -> int | None:
+        """The LSN of the newest edit that confirms a commit and is not durable; None without."""
+        return self._confirmed[-1][0] if self._confirmed else None
+
     def came_up(self, state: TransactionState) -> None:
         """The service came up, and all that the state holds is durable. A crash may have kept the
         rows of ended transactions from being ended or rolled back, and readers from being woken."""
         self._rows.note_durable(state.lsn)
         self._to_wake.clear()
+        self._confirmed.clear()
         ended: set[int] = set()
         # This looks at the rows: few have any left, and a million transactions may have ended.
         for pointer in self._concerned():

@@ -47,8 +47,15 @@ FORMAT_VERSION = 1  # of both kinds
 PREPARED_VERSION = 2  # of a snapshot that holds prepared transactions
 OWNERS_VERSION = 3  # of a snapshot that holds principals of transactions
 REQUESTS_VERSION = 4  # of one with request ids of starts, or transactions of messages only
+DOUBT_VERSION = 5  # of one with commits in doubt
 _VERSIONS = {
-    FileKind.SNAPSHOT: (FORMAT_VERSION, PREPARED_VERSION, OWNERS_VERSION, REQUESTS_VERSION),
+    FileKind.SNAPSHOT: (
+        FORMAT_VERSION,
+        PREPARED_VERSION,
+        OWNERS_VERSION,
+        REQUESTS_VERSION,
+        DOUBT_VERSION,
+    ),
     FileKind.LOG: (FORMAT_VERSION,),
 }
 _MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}

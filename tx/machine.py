@@ -65,8 +65,10 @@ from tx.edits import (
     Aborted,
     Checkpointed,
     Committed,
+    Confirmed,
     Edit,
     EpochBegun,
+    InDoubt,
     Invalidated,
     InvalidReason,
     Prepared,
@@ -91,6 +93,7 @@ from tx.timeouts import Timeouts, durations_ms
 from tx.writes_and_claims import Step, UnderWay
 
 Rows = Sequence[RollbackDetail] | Exception  # what a commit publishes, or why it can't
+AT_ONCE_MAX = 8  # commits whose rows and record are written at the same time
 REMEMBERED_TIMES_MAX = 64  # pairs of a time-out and a lease
 
 
@@ -182,6 +185,8 @@ class Machine:
         self._at_last = 0  # the highest LSN of them
         self._preparing: set[Call] = set()
         self._runs: dict[str, list[Run]] = {}  # under way, by request id, and those that wait
+        # Transactions in doubt whose rows are being written, or of which that failed.
+        self._in_doubt: set[int] = set()
         # Prepared transactions whose messages are set aside, or are about to be.
         self._aside: set[int] = set()
         # Request ids whose starts may still be on their way, and must not begin anything. In memory
@@ -244,17 +249,52 @@ class Machine:
         """The log failed: a recovery decides which edits stand."""
         waiting, self._at, self._at_last = self._at, [], 0
         for _, call, _, _ in waiting:
-            call.finish(TransactionsUnavailableError(reason))
+            self._answer(call, TransactionsUnavailableError(reason))
+
+    def cut_off(self, state: TransactionState) -> Iterator[Edit]:
+        """The ends of transactions whose commit a crash, or a failure of the log, has cut off. A
+        commit in doubt stands if its rows were durable before: others may have been told of it."""
+        now_ms, has_final_rows = self._now_ms(), self._rows.final_pointers()
+        unsure = self._under_way.claiming() | self._in_doubt
+        for opened in list(state.open.values()):
+            transaction_id, pointers = opened.transaction_id, opened.pointers
+            if opened.prepared is not None:
+                continue
+            has_rows = not has_final_rows.isdisjoint(pointers)
+            if opened.doubt is not None and has_rows and transaction_id not in unsure:
+                yield Confirmed(now_ms, transaction_id)
+            elif opened.doubt is not None or has_rows or transaction_id in unsure:
+                # Its rows are there, or on their way, and its record is not; or the other way.
+                topics, reason = tuple(self._rows.topics(pointers)), InvalidReason.LOST_IN_CRASH
+                yield Invalidated(now_ms, transaction_id, reason, topics)
 
     def came_up(self, state: TransactionState) -> None:
         """The service is up, and the whole state is durable."""
         self._aside.clear()  # an end that was not durable may be undone
+        self._in_doubt.clear()
         self._ended_rows.came_up(state)
         self._under_way.resume_all()  # recovery may have undone what a call is parked for
 
     def rows_found(self, pointers: Iterable[int]) -> None:
         """Rows of these pointers were found that may not have been ended or rolled back."""
         self._ended_rows.found(pointers, self._records.state)
+
+    def rows_built(
+        self, commits: Sequence[Commit], results: Sequence[Rows], *, recovery_count: int
+    ) -> None:
+        """The rows of these commits are about to be written as one batch. Of a few commits, the
+        record goes to the log at the same time, in doubt until the rows are durable: they wait for
+        one sync and not for two. Of many, the record follows: it costs less, and they share both.
+        """
+        if len(commits) > AT_ONCE_MAX or self._records.recovery_count != recovery_count:
+            return
+        self._turn_ms = self._now_ms()
+        for call, rows in zip(commits, results, strict=True):
+            if call.database is None and not isinstance(rows, Exception):
+                try:
+                    self._record_doubt(call, tuple(rows))
+                except TransactionsUnavailableError:
+                    return  # `rows_written` finds it so
 
     def rows_written(
         self, commits: Sequence[Commit], results: Sequence[Rows], *, recovery_count: int
@@ -312,6 +352,8 @@ class Machine:
                 # One sync for all: ten thousand that are late together must not wait in a row.
                 self._records.sync_soon(self._invalidate(opened, reason))
         self._effects.expired.update(expired)
+        if (lsn := self._ended_rows.unsynced_lsn) is not None:
+            self._records.sync_soon(lsn)
         for opened in self._timeouts.blocking_prepared(state):
             # Once is enough: it writes no more rows.
             if opened.transaction_id not in self._aside:
@@ -613,6 +655,8 @@ class Machine:
         if isinstance(rows, Exception):
             lsn = self._invalidate(opened, InvalidReason.INVALIDATED)
             self._answer(call, rows, lsn, partial(self._answer_rolled_back, rows))
+        elif call.doubt_lsn:
+            self._once_durable(call.doubt_lsn, call, self._confirm)
         else:
             self._record_commit(call, opened, call.claimed, tuple(rows))
 
@@ -654,6 +698,27 @@ class Machine:
             self._ended_rows.wake_once_durable(lsn, transaction_id)
             self._records.sync_soon(lsn)
         self._answer(call, published)
+
+    def _record_doubt(self, call: Commit, published: tuple[RollbackDetail, ...]) -> None:
+        opened = call.opened
+        assert opened is not None, "its rows are written"
+        new = call.claimed - opened.changes if opened.changes else call.claimed
+        topics = tuple(self._rows.topics(opened.pointers))
+        edit = InDoubt(
+            self._turn_ms, opened.transaction_id, new, published, topics, call.request_id
+        )
+        call.doubt_lsn = self._records.record(edit)
+        self._in_doubt.add(opened.transaction_id)
+        self._records.sync_soon(call.doubt_lsn)
+
+    def _confirm(self, call: Commit) -> None:
+        opened = self._records.decided.open[call.pointer]
+        assert opened.doubt is not None, "its rows are durable, and it was in doubt"
+        self._counters.commits += 1
+        lsn = self._record_end(opened, Confirmed(self._turn_ms, call.pointer))
+        self._in_doubt.discard(call.pointer)
+        self._ended_rows.confirmed(lsn, opened.pointers)
+        self._answer(call, opened.doubt.published)
 
     def _commit_prepared(self, call: CommitPrepared) -> None:
         found = self._records.state.find(call.pointer)
@@ -791,14 +856,26 @@ class Machine:
         if self._preparing:
             self._preparing.discard(call)
         if lsn and lsn > self._records.decided.seen:
-            self._at.append((lsn, call, result, then))
-            if lsn > self._at_last:
-                self._at_last = lsn
-                self._records.sync_soon(lsn)
+            self._wait(lsn, call, result, then)
         elif then is None:
             call.finish(result)
         else:
             self._step(then, call)
+
+    def _once_durable(self, lsn: int, call: Call, then: Callable[[Any], None]) -> None:
+        """Go on with a call that is not decided, once the edit of this LSN is durable."""
+        if lsn > self._records.decided.seen:
+            self._wait(lsn, call, None, then)
+        else:
+            then(call)
+
+    def _wait(
+        self, lsn: int, call: Call, result: object, then: Callable[[Any], None] | None
+    ) -> None:
+        self._at.append((lsn, call, result, then))
+        if lsn > self._at_last:
+            self._at_last = lsn
+            self._records.sync_soon(lsn)
 
     def _refuse(self, call: Call, refused: Refusal | None) -> None:
         assert refused is not None, "it was refused"
@@ -830,7 +907,9 @@ class Machine:
         edit = Invalidated(self._turn_ms, opened.transaction_id, reason, topics)
         return self._record_end(opened, edit)
 
-    def _record_end(self, opened: OpenTransaction, edit: Committed | Aborted | Invalidated) -> int:
+    def _record_end(
+        self, opened: OpenTransaction, edit: Committed | Confirmed | Aborted | Invalidated
+    ) -> int:
         lsn = self._records.record(edit)
         if opened.lease_ms is not None:
             self._timeouts.forget(opened.transaction_id)

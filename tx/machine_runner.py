@@ -103,7 +103,10 @@ class MachineRunner:
     async def _write_rows(self, commits: Sequence[Commit]) -> None:
         recovery_count = self._durable.recovery_count
         try:
-            results = await self._rows.publish_final([call.entries for call in commits])
+            results = await self._rows.publish_final(
+                [call.entries for call in commits],
+                partial(self._machine.rows_built, commits, recovery_count=recovery_count),
+            )
         except Exception as error:  # noqa: BLE001 - whatever it was, the rows must be rolled back
             results = [error] * len(commits)  # type: ignore[list-item]  # the machine takes any
         self._machine.rows_written(commits, results, recovery_count=recovery_count)

@@ -15,7 +15,7 @@ from kernel.log_events import event
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.counters import TransactionCounters
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
-from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
+from tx.edits import BlockReturned, Edit, Restarted
 from tx.invalid_list import InvalidList, LastSweep
 from tx.leadership import Leadership
 from tx.machine import Machine
@@ -148,14 +148,7 @@ class TransactionManager:
         the next one is computed."""
         now_ms = self._now_ms()
         yield Restarted(now_ms, not state.is_clean, state.blocks)
-        # A commit or prepare that was cut off: its rows are there, or on their way, and its record
-        # is not.
-        cut_off = self._rows.final_pointers() | self._under_way.claiming()
-        for opened in list(state.open.values()):
-            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):
-                topics = tuple(self._rows.topics(opened.pointers))
-                reason = InvalidReason.LOST_IN_CRASH
-                yield Invalidated(now_ms, opened.transaction_id, reason, topics)
+        yield from self.machine.cut_off(state)
         yield self._pointers.next_block(state)
 
     def came_up(self, state: TransactionState) -> None:

@@ -1,6 +1,6 @@
 """The interface to the message store (design §6)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from tuff.protocol.errors import TuffError
@@ -23,10 +23,12 @@ class MessageRows(Protocol):
     async def publish_final(
         self,
         commits: Sequence[Sequence[PublishEntry]],
+        built: Callable[[Sequence[list[RollbackDetail] | TuffError]], None],
     ) -> Sequence[list[RollbackDetail] | TuffError]:
         """Write the entries of these commits as one durable batch, flagged as the last of their
         transactions. For each commit one detail for each entry, in their order, or why its rows
-        were not written.
+        were not written. `built` gets that before, when the batch is about to be written, if
+        either all of its rows are found after a crash, or none.
 
         Raises: any error: rows may have been written, and `roll_back` inverts them."""
 

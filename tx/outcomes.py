@@ -40,6 +40,7 @@ from tx.edits import (
     TOPICS,
     TYPE,
     Conflict,
+    InDoubt,
     InvalidReason,
     check_rows,
     enum_of,
@@ -90,7 +91,8 @@ class OpenTransaction:
     the transaction can't commit any more. `survived_crash`: it was open when the service crashed,
     so one of its can-commits may have been lost. `lease_ms` is how long it lives without being
     renewed, None for as long as its time-out. `prepared`: no time-out and no lease ends it.
-    `request_id`: of its start. `is_messages_only`: no other store keeps its pointers.
+    `doubt`: it commits if its rows are there. `request_id`: of its start. `is_messages_only`: no
+    other store keeps its pointers.
     """
 
     transaction: Transaction
@@ -104,6 +106,7 @@ class OpenTransaction:
     survived_crash: bool = False
     lease_ms: int | None = None
     prepared: Preparation | None = None
+    doubt: InDoubt | None = None
     request_id: str | None = None
     is_messages_only: bool = False
 
@@ -126,7 +129,8 @@ class OpenTransaction:
         """As the protocol names it."""
         if self.prepared is not None:
             return "prepared"
-        return "in_progress" if self.changes is None else "committing"
+        is_committing = self.changes is not None or self.doubt is not None
+        return "committing" if is_committing else "in_progress"
 
 
 @value()

@@ -23,6 +23,7 @@ from tx.edits import (
     CONFLICT,
     COUNT,
     FLAG,
+    IN_DOUBT,
     KEYS,
     POINTER,
     POINTER_RANGE,
@@ -32,6 +33,7 @@ from tx.edits import (
     TIME_MS,
     TYPE,
     Conflict,
+    InDoubt,
     MalformedError,
     PointerRange,
     from_bytes,
@@ -43,6 +45,7 @@ from tx.edits import (
     tuple_of,
 )
 from tx.file_headers import (
+    DOUBT_VERSION,
     FORMAT_VERSION,
     OWNERS_VERSION,
     PREPARED_VERSION,
@@ -66,7 +69,7 @@ RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and th
 T = TypeVar("T")
 
 _END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _SINKS, _PREPARED = range(9)
-_PRINCIPALS, _REQUESTS, _MESSAGES_ONLY = 9, 10, 11
+_PRINCIPALS, _REQUESTS, _MESSAGES_ONLY, _IN_DOUBT = 9, 10, 11, 12
 
 _POINTERS = tuple_of(POINTER)
 _COMMIT = record(CommittedChanges, COUNT, POINTER, TEXT, KEYS)
@@ -74,6 +77,7 @@ _SINK = record(
     Sink, TEXT, COUNT, TEXT, POINTER, optional(STATE), optional(REASON), TIME_MS, COUNT,
     tuple_of(TEXT),
 )  # fmt: skip
+_DOUBT = record(InDoubt, *IN_DOUBT)
 _PREPARATION = record(Preparation, COUNT, TIME_MS, TEXT, PUBLISHED)
 _CHANGE = record(
     ViewChange, POINTER, optional(STATE), _POINTERS, _POINTERS, _POINTERS, POINTER
@@ -126,8 +130,10 @@ def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
 
 
 def _version(image: StateImage) -> int:
-    """A server that does not know prepared transactions, principals, or request ids of starts, must
-    refuse the file."""
+    """A server that does not know prepared transactions, principals, request ids of starts, or
+    commits in doubt, must refuse the file."""
+    if any(opened.doubt is not None for opened in image.open):
+        return DOUBT_VERSION
     if image.prunable or any(each.request_id or each.is_messages_only for each in image.open):
         return REQUESTS_VERSION
     if image.principals:
@@ -180,6 +186,8 @@ def _bodies_of_open(image: StateImage, lists: "_SharedLists") -> Iterator[bytes]
         yield to_bytes([_OPEN, *(_pack_open(opened, lists) for opened in chunk)])
     for chunk in _chunks([each for each in image.open if each.prepared is not None]):
         yield to_bytes([_PREPARED, *map(_pack_prepared, chunk)])
+    for doubts in _chunks([each.doubt for each in image.open if each.doubt is not None]):
+        yield to_bytes([_IN_DOUBT, *map(_DOUBT.pack, doubts)])
     for chunk in _chunks([each for each in image.open if each.request_id is not None]):
         yield to_bytes([_REQUESTS, *([each.transaction_id, each.request_id] for each in chunk)])
     messages_only = [each.transaction_id for each in image.open if each.is_messages_only]
@@ -292,6 +300,7 @@ class _Reader:
             _NUMBERS: self._take_numbers,
             _OPEN: lambda records: self._open.extend(map(self._opened, records)),
             _PREPARED: self._take_prepared,
+            _IN_DOUBT: self._take_doubts,
             _PRINCIPALS: self._take_principals,
             _REQUESTS: self._take_requests,
             _MESSAGES_ONLY: self._take_messages_only,
@@ -353,6 +362,14 @@ class _Reader:
                 raise MalformedError(f"transaction {transaction_id} is prepared, and not open")
             prepared = _PREPARATION.unpack(preparation)
             self._open[place] = replace(self._open[place], prepared=prepared)
+
+    def _take_doubts(self, records: list[object]) -> None:
+        places = self._places()
+        for doubt in map(_DOUBT.unpack, records):
+            place = places.pop(doubt.transaction_id, None)
+            if place is None:
+                raise MalformedError(f"transaction {doubt.transaction_id} is in doubt, not open")
+            self._open[place] = replace(self._open[place], doubt=doubt)
 
     def _take_principals(self, records: list[object]) -> None:
         for record_data in records:

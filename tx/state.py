@@ -28,8 +28,10 @@ from tx.edits import (
     Checkpointed,
     Committed,
     Committing,
+    Confirmed,
     Edit,
     EpochBegun,
+    InDoubt,
     Invalidated,
     InvalidReason,
     PointerRange,
@@ -164,6 +166,8 @@ class TransactionState:
             Started: self._start,
             EpochBegun: self._start,
             Committed: self._commit,
+            InDoubt: self._note,
+            Confirmed: self._confirm,
             Aborted: self._abort,
             Invalidated: self._invalidate,
             Checkpointed: self._checkpoint,
@@ -312,12 +316,14 @@ class TransactionState:
         self.last_pointer = pointer
         self.view = self.view.with_started(pointer, is_short=is_short)
 
-    def _note(self, edit: Committing | Refused | Prepared | StoreJoined) -> None:
+    def _note(self, edit: Committing | Refused | Prepared | StoreJoined | InDoubt) -> None:
         opened = self.open[edit.transaction_id]
         if isinstance(edit, Refused):
             self.open[edit.transaction_id] = replace(opened, conflict=edit.conflict)
         elif isinstance(edit, StoreJoined):
             self.open[edit.transaction_id] = replace(opened, is_messages_only=False)
+        elif isinstance(edit, InDoubt):
+            self.open[edit.transaction_id] = replace(opened, doubt=edit)
         elif isinstance(edit, Prepared):
             self._prepare(edit, opened)
         else:
@@ -336,7 +342,12 @@ class TransactionState:
         )
         self.prepared.add(prepared)
 
-    def _commit(self, edit: Committed) -> None:
+    def _confirm(self, edit: Confirmed) -> None:
+        doubt = self.open[edit.transaction_id].doubt
+        assert doubt is not None, f"{edit} is of a transaction that is not in doubt"
+        self._commit(doubt)
+
+    def _commit(self, edit: Committed | InDoubt) -> None:
         opened = self._close(edit, EndedState.COMMITTED, None, edit.published, edit.request_id)
         pointers = opened.pointers
         changes = edit.changes | opened.changes if opened.changes else edit.changes
@@ -347,7 +358,8 @@ class TransactionState:
         change = ViewChange(
             edit.transaction_id, EndedState.COMMITTED, pointers, read_pointer=pointers[-1]
         )
-        if edit.is_read_only:
+        # A confirmed commit is durable by the edit that said so in doubt, and by its rows.
+        if isinstance(edit, InDoubt) or edit.is_read_only:
             self.view = self.view.after([change])
             self._forget_commits()
         else:
@@ -378,7 +390,7 @@ class TransactionState:
 
     def _close(
         self,
-        edit: Committed | Aborted | Invalidated,
+        edit: Committed | InDoubt | Aborted | Invalidated,
         state: EndedState,
         reason: InvalidReason | None,
         published: tuple[RollbackDetail, ...] = (),

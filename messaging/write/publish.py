@@ -527,14 +527,21 @@ class Publisher:
                 self._checked_parts(target)
         return True
 
-    async def publish_final(self, commits: Sequence[Sequence[PublishEntry]]) -> Sequence[Details]:
+    async def publish_final(
+        self,
+        commits: Sequence[Sequence[PublishEntry]],
+        built: Callable[[Sequence[Details]], None] = lambda _: None,
+    ) -> Sequence[Details]:
         """Write the entries of these commits as one batch, flagged as the last of their
-        transactions. A commit that can't be written has its error, and no rows."""
+        transactions. A commit that can't be written has its error, and no rows. `built` gets the
+        same when the batch is about to be written."""
         logs: dict[TopicId, _Target] = {}
         planned = [self._plan(commit, logs) for commit in commits]
 
         def put(batch: WriteBatch) -> Sequence[Details]:
-            return self._put_commits(commits, planned, logs, batch)
+            details = self._put_commits(commits, planned, logs, batch)
+            built(details)
+            return details
 
         size_bytes = sum(_size(entry) for commit in commits for entry in commit)
         return await self._committer.submit(

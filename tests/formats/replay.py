@@ -63,6 +63,8 @@ class State:
             ),
             "prepared": self._prepare,
             "committed": lambda edit: self._end(edit, "committed"),
+            "in_doubt": lambda edit: self.open[edit["transaction_id"]].update(doubt=edit),
+            "confirmed": self._confirm,
             "aborted": self._abort,
             "invalidated": self._invalidate,
             "truncated": lambda edit: self.invalid.difference_update(edit["pointers"]),
@@ -128,6 +130,10 @@ class State:
         self.in_progress -= set(pointers)
         if state != "invalid" or opened["type"] == SHORT:
             self.read_pointer = max(self.read_pointer, pointers[-1])
+
+    def _confirm(self, edit: Value) -> None:
+        doubt = self.open[edit["transaction_id"]]["doubt"]
+        self._end({**doubt, "lsn": edit["lsn"]}, "committed")
 
     def _abort(self, edit: Value) -> None:
         transaction_id = edit["transaction_id"]

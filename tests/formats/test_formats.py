@@ -67,6 +67,7 @@ def decode(example: Example) -> Any:
         "snapshot-of-prepared": read_snapshot,
         "snapshot-of-principals": read_snapshot,
         "snapshot-of-requests": read_snapshot,
+        "snapshot-in-doubt": read_snapshot,
         "archive": read_archive,
         "retention-state": read_state,
         "region-record": read_region,
@@ -112,7 +113,7 @@ def test_the_server_writes_the_bytes_of_the_page(example: Example) -> None:
 def test_the_page_has_an_example_of_every_edit() -> None:
     tags = [example.parts["body"][2] for example in EXAMPLES if example.name.startswith("edit-")]
 
-    assert tags == list(range(1, 20))
+    assert tags == list(range(1, 22))
 
 
 @pytest.mark.parametrize("example", named("log"))

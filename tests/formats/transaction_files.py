@@ -23,6 +23,7 @@ VERSION = 1
 PREPARED_VERSION = 2  # of a snapshot with prepared transactions
 PRINCIPALS_VERSION = 3  # of a snapshot with principals
 REQUESTS_VERSION = 4  # of a snapshot with request ids, or transactions of messages only
+DOUBT_VERSION = 5  # of a snapshot with commits in doubt
 HEADER_MEMBERS = {
     "sequence", "store_id", "created_ms", "lsn", "previous_sequence", "previous_length",
 }  # fmt: skip
@@ -158,6 +159,17 @@ EDITS = {
         },
     ),
     19: ("store_joined", _OF),
+    20: (
+        "in_doubt",
+        {
+            **_OF,
+            "changes": many(blob),
+            "published": many(DETAIL),
+            "topics": many(text),
+            "request_id": maybe(text),
+        },
+    ),
+    21: ("confirmed", _OF),
 }
 
 
@@ -179,7 +191,9 @@ def read_beginning(data: bytes) -> tuple[Value, int]:
         raise DamagedError("no transaction file")
     version = int.from_bytes(data[8:10], "big")
     frame = read_frame(data, 10)
-    of_snapshots = (VERSION, PREPARED_VERSION, PRINCIPALS_VERSION, REQUESTS_VERSION)
+    of_snapshots = (
+        VERSION, PREPARED_VERSION, PRINCIPALS_VERSION, REQUESTS_VERSION, DOUBT_VERSION,
+    )  # fmt: skip
     versions = of_snapshots if MAGICS[data[:8]] == "snapshot" else (VERSION,)
     if version not in versions or frame is None:
         raise DamagedError(f"version {version}, or a damaged header")
@@ -295,6 +309,7 @@ class _Snapshot:
             9: lambda given: self.value.setdefault("principals", []).extend(map(PRINCIPAL, given)),
             10: lambda given: self.value.setdefault("requests", []).extend(map(REQUEST, given)),
             11: lambda given: self.value.setdefault("messages_only", []).extend(map(number, given)),
+            12: self._doubts,
         }
         if tag not in readers:
             raise DamagedError(f"a frame with the unknown tag {tag}")
@@ -317,6 +332,11 @@ class _Snapshot:
         by_id = {opened["transaction_id"]: opened for opened in self.value["open"]}
         for transaction_id, prepared in items:
             by_id[transaction_id]["prepared"] = PREPARED(prepared)
+
+    def _doubts(self, items: Sequence[Any]) -> None:
+        by_id = {opened["transaction_id"]: opened for opened in self.value["open"]}
+        for doubt in map(record(EDITS[20][1]), items):
+            by_id[doubt["transaction_id"]]["doubt"] = doubt
 
     def _view(self, items: Sequence[Any]) -> None:
         read_pointer, lists, shorts = items

@@ -28,9 +28,10 @@ from tx.edits import (
     BlockReserved,
     Checkpointed,
     Committed,
+    Confirmed,
     Edit,
+    InDoubt,
     Invalidated,
-    InvalidReason,
     PointerRange,
     Prepared,
     Refused,
@@ -39,7 +40,7 @@ from tx.edits import (
 )
 from tx.ended_rows import Rollback
 from tx.machine import Machine
-from tx.outcomes import OpenTransaction, Outcome
+from tx.outcomes import EndedState, OpenTransaction, Outcome
 from tx.settings import TransactionSettings
 from tx.state import TransactionState, fresh_image
 from tx.timeouts import Timeouts
@@ -55,10 +56,11 @@ class Log:
     """A log in memory, and the state. It applies an edit at once; `World.synced` makes it durable.
 
     No edit may contradict those before it, end what has ended, or commit against snapshot
-    isolation.
+    isolation, or without its rows. `with_rows` are the transactions whose commit has written them.
     """
 
     def __init__(self, rows: Rows, writing: Callable[[int], bool]) -> None:
+        self.with_rows: set[int] = set()
         self.recovery_count = 1
         self.is_down = False
         self.edits: list[Edit] = []
@@ -80,7 +82,7 @@ class Log:
     def record(self, edit: Edit) -> int:
         state = self.decided
         assert contradiction(state, edit) is None
-        if isinstance(edit, Committed | Prepared | Aborted):
+        if isinstance(edit, Committed | Confirmed | InDoubt | Prepared | Aborted):
             self._check_end(state, edit)
         self._apply(edit)
         return state.lsn
@@ -103,6 +105,7 @@ class Log:
         self._state.advance_view(kept_lsn)
         for edit in first_edits(self._state):
             assert contradiction(self._state, edit) is None
+            assert not isinstance(edit, Confirmed) or edit.transaction_id in self.with_rows
             self._apply(edit)
         self._state.advance_view(self._state.lsn)
         self.durable_lsn, self.wanted_lsn = self._state.lsn, 0
@@ -117,16 +120,24 @@ class Log:
         )
 
     def _apply(self, edit: Edit) -> None:
-        if isinstance(edit, Committed):
+        if isinstance(edit, Committed | Confirmed):
             self._commits[edit.transaction_id] = self._changes(edit)
         self.edits.append(edit)
         self._state.apply(len(self.edits), edit)
 
-    def _changes(self, edit: Committed | Prepared) -> frozenset[bytes]:
-        return edit.changes | (self._state.open[edit.transaction_id].changes or frozenset())
+    def _changes(self, edit: Committed | Confirmed | InDoubt | Prepared) -> frozenset[bytes]:
+        opened = self._state.open[edit.transaction_id]
+        doubt = opened.doubt if isinstance(edit, Confirmed) else edit
+        assert doubt is not None
+        return doubt.changes | (opened.changes or frozenset())
 
-    def _check_end(self, state: TransactionState, edit: Committed | Prepared | Aborted) -> None:
+    def _check_end(
+        self, state: TransactionState, edit: Committed | Confirmed | InDoubt | Prepared | Aborted
+    ) -> None:
         one = edit.transaction_id
+        if isinstance(edit, Confirmed):
+            assert one in self.with_rows, "a commit without its rows"
+            assert self.is_durable(InDoubt, one), "a crash undoes it"
         assert not self._is_writing(one), "its rows may not be there yet"
         if isinstance(edit, Aborted):
             carried = [each for each in state.find(one).pointers if self._rows.is_carried(each)]
@@ -202,6 +213,8 @@ class Batch:
 
     commits: Sequence[Commit]
     recovery_count: int
+    is_built: bool = False
+    refused: tuple[int, ...] = ()
 
 
 class World:
@@ -210,8 +223,16 @@ class World:
     def __init__(self, settings: TransactionSettings | None = None) -> None:
         self.now_ms = NOW_MS
         self.rows = Rows()
-        self.under_way = UnderWay(lambda: None)
         self.log = Log(self.rows, self._is_writing)
+        self.asked: list[Asked] = []
+        self.broken: list[AssertionError] = []
+        self._settings = settings or TransactionSettings()
+        self._begin()
+        self.log.recover(0, lambda state: [self._reserve(state)])
+
+    def _begin(self) -> None:
+        """A new process."""
+        self.under_way = UnderWay(lambda: None)
         self.pointers = ReservedPointers()
         timeouts = Timeouts(self.rows, max_block_s=30, now_ms=lambda: self.now_ms)
         self.timeouts = timeouts
@@ -221,19 +242,16 @@ class World:
             self.pointers,
             timeouts,
             self.rows,
-            settings or TransactionSettings(),
+            self._settings,
             TransactionCounters(),
             now_ms=lambda: self.now_ms,
         )
-        self.asked: list[Asked] = []
-        self.broken: list[AssertionError] = []
         self.writes: list[Write] = []
         self.batches: list[Batch] = []
         self.checks: list[Commit] = []
         self.impatient: list[Commit] = []
         self.asides: list[Call] = []
         self.rollbacks: list[Rollback] = []
-        self.log.recover(0, lambda state: [self._reserve(state)])
 
     # Calls.
 
@@ -277,7 +295,7 @@ class World:
                 ]
                 assert refused[-1].conflict.committer_lsn <= log.durable_lsn
             case TransactionCommittedError():
-                assert log.is_durable(Committed, pointer)
+                assert log.is_durable((Committed, Confirmed), pointer)
             case TransactionPreparedError():
                 assert log.is_durable(Prepared, pointer)
             case (
@@ -297,10 +315,11 @@ class World:
     def _check_success(self, call: Call, answer: object) -> None:
         log, pointer = self.log, call.pointer
         if isinstance(call, CommitPrepared):
-            assert log.is_durable(Committed, pointer)
+            assert log.is_durable((Committed, Confirmed), pointer)
         elif isinstance(call, Commit) and not call.is_read_only:
             kind = Committed if call.database is None else Prepared
-            assert log.is_durable(kind, pointer)
+            has_rows = pointer in log.with_rows
+            assert log.is_durable(kind, pointer) or (has_rows and log.is_durable(InDoubt, pointer))
         elif isinstance(call, Checkpoint):
             assert isinstance(answer, OpenTransaction)
             assert log.is_durable(Checkpointed, answer.transaction.write_pointer)
@@ -366,10 +385,22 @@ class World:
             results.append(error if index in failing else written)
         return results
 
+    def rows_built(self, *failing: int) -> None:
+        """The rows of the newest batch are about to be written, but for those of these commits."""
+        batch = self.batches[-1]
+        batch.is_built, batch.refused = True, failing
+        results = self._results(batch, failing)
+        self.machine.rows_built(batch.commits, results, recovery_count=batch.recovery_count)
+        self.act()
+
     def rows_written(self, *failing: int) -> None:
         """The rows of the oldest batch are there, but for those of these commits of it."""
         batch = self.batches.pop(0)
+        failing = (*failing, *batch.refused)
         results = self._results(batch, failing)
+        self.log.with_rows |= {
+            call.pointer for at, call in enumerate(batch.commits) if at not in failing
+        }
         self.machine.rows_written(batch.commits, results, recovery_count=batch.recovery_count)
         self.act()
 
@@ -426,15 +457,40 @@ class World:
         self.log.recover(kept_lsn, self._first_edits)
         self.machine.came_up(self.log.state)
         self.timeouts.begin_all(self.log.state.open.values())
+        self._check_answered()
         self.act()
+
+    def restart(self, *, kept_lsn: int | None = None, keeps_rows: bool = False) -> None:
+        """The process is killed and starts again: with the edits that are durable, or more of those
+        that were recorded, and with the rows that are durable, or all."""
+        for batch in self.batches:
+            written = {call.pointer for call in batch.commits if batch.is_built}
+            if keeps_rows:
+                self.log.with_rows |= written
+                continue
+            for call in batch.commits:
+                for each in call.entries:
+                    self.rows.finals.discard(each.pointer or 0)
+                    self.rows.carried.pop(each.pointer or 0, None)
+        self.asked = [each for each in self.asked if each.answers]
+        self._begin()
+        self.log.is_down = True
+        self.recover(kept_lsn=kept_lsn)
+
+    def _check_answered(self) -> None:
+        """No recovery undoes a commit that was answered."""
+        for each in self.asked:
+            answer, call = each.answers[:1], each.call
+            if not isinstance(call, Commit) or not answer or isinstance(answer[0], Exception):
+                continue
+            if call.database is None and not call.is_read_only:
+                found = self.log.state.find(call.pointer)
+                assert isinstance(found, Outcome)
+                assert found.state is EndedState.COMMITTED
 
     def _first_edits(self, state: TransactionState) -> Iterable[Edit]:
         yield Restarted(self.now_ms, True, state.blocks)
-        cut_off = self.rows.final_pointers() | self.under_way.claiming()
-        for opened in list(state.open.values()):
-            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):
-                reason = InvalidReason.LOST_IN_CRASH
-                yield Invalidated(self.now_ms, opened.transaction_id, reason, ())
+        yield from self.machine.cut_off(state)
         yield self._reserve(state)
 
     def _reserve(self, state: TransactionState) -> Edit:

@@ -131,11 +131,14 @@ class Rows:
         return not self.asks_others
 
     async def publish_final(
-        self, commits: Sequence[Sequence[PublishEntry]]
+        self,
+        commits: Sequence[Sequence[PublishEntry]],
+        built: Callable[[Sequence[list[RollbackDetail] | TuffError]], None],
     ) -> Sequence[list[RollbackDetail] | TuffError]:
         self.batches.append(len(commits))
-        await self.writing.wait()
         written = [self._written(entries) for entries in commits]
+        built(written)
+        await self.writing.wait()
         if self.failure is not None:
             raise self.failure
         return written

@@ -164,7 +164,7 @@ async def test_a_can_commit_is_refused_while_too_much_waits_for_the_disk(
         await service.runner.can_commit(tx.transaction_id, [b"k"])
 
 
-async def test_a_commit_with_publish_writes_rows_then_its_record(service: Service) -> None:
+async def test_a_commit_with_publish_writes_rows_and_its_record(service: Service) -> None:
     tx = await service.begin()
     checkpointed = await service.runner.checkpoint(tx.transaction_id)
     pointer = checkpointed.transaction.write_pointer
@@ -175,6 +175,7 @@ async def test_a_commit_with_publish_writes_rows_then_its_record(service: Servic
 
     assert [detail.pointer for detail in outcome.published] == [pointer, tx.transaction_id]
     assert outcome.topics == ("ns:t",)
+    await service.later(1)
     assert service.rows.settled == [tx.transaction_id, pointer]
     assert await service.runner.commit(tx.transaction_id, publish=[entry(b"x")]) == outcome
     assert len(service.rows.published) == 2

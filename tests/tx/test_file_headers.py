@@ -217,6 +217,7 @@ async def test_a_message_store_without_the_messages_of_a_commit_is_refused(
 ) -> None:
     tx = await service.begin()
     committed = await service.runner.commit(tx.transaction_id, publish=[entry(b"a")])
+    await service.later(1)
     await service.kill()
     older = RecordedFiles(STORE_ID, seen_lsn=0, last=Offset(NOW_MS, 1), carried=frozenset[int]())
 

@@ -100,7 +100,7 @@ def test_a_stranger_reads_the_golden_bytes() -> None:
 
 
 @pytest.mark.parametrize("kind", FileKind)
-@pytest.mark.parametrize("version", [0, 5])
+@pytest.mark.parametrize("version", [0, 6])
 def test_a_file_of_another_version_is_refused(kind: FileKind, version: int) -> None:
     data = bytearray(pack_header(kind, HEADER))
     data[8:10] = version.to_bytes(2, "big")

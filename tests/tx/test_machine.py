@@ -38,7 +38,7 @@ from tx.calls import (
     StartRequest,
     Use,
 )
-from tx.edits import Aborted, Committed, Invalidated, Prepared
+from tx.edits import Aborted, Committed, Confirmed, InDoubt, Invalidated, Prepared
 from tx.outcomes import EndedState, OpenTransaction, Outcome
 
 LEASED = StartRequest(type=TransactionType.LONG, lease_s=5)
@@ -78,7 +78,7 @@ def outcome(asked: Asked) -> EndedState:
 
 
 def ends(world: World) -> list[type]:
-    kinds = (Committed, Aborted, Invalidated, Prepared)
+    kinds = (Committed, InDoubt, Confirmed, Aborted, Invalidated, Prepared)
     return [type(edit) for edit in world.log.edits if isinstance(edit, kinds)]
 
 
@@ -262,6 +262,135 @@ def test_a_refusal_waits_until_the_commit_that_it_names_is_durable(world: World)
     world.synced()
 
     assert refused.error is TransactionConflictError
+    world.finish()
+
+
+# Rows and record at the same time.
+
+
+def doubtful(world: World, *changes: bytes) -> Asked:
+    """A commit whose rows and record are being written."""
+    (asked,) = world.take(commit(begin(world), *changes, publish=True))
+    world.rows_built()
+    assert ends(world)[-1] is InDoubt
+    return asked
+
+
+@pytest.mark.parametrize("is_record_first", [True, False])
+def test_a_commit_in_doubt_is_answered_once_both_are_durable(
+    world: World, is_record_first: bool
+) -> None:
+    asked = doubtful(world, b"a")
+    (waits,) = world.take(commit(begin(world), b"a"))
+
+    both = [world.synced, world.rows_written]
+    first, second = both if is_record_first else reversed(both)
+    first()
+    world.go_on()
+    assert (asked.answers, waits.answers) == ([], [])
+    second()
+
+    assert len(asked.answers) == 1
+    assert begin(world).transaction.is_visible(asked.call.pointer)
+    world.go_on()
+    world.synced()
+    assert waits.error is TransactionConflictError
+    world.finish()
+
+
+def test_index_rows_stay_until_the_confirmation_is_durable(world: World) -> None:
+    asked = doubtful(world)
+    world.synced()
+    world.rows_written()
+    assert (len(asked.answers), world.rows.settled) == (1, [])
+    assert world.rows.woken == [asked.call.pointer]
+
+    world.expire()
+    assert world.log.wanted_lsn == world.log.state.lsn
+    world.synced()
+
+    assert world.rows.settled == [asked.call.pointer]
+    world.finish()
+
+
+@pytest.mark.parametrize(
+    ("has_record", "has_rows", "end"),
+    [
+        (True, True, Confirmed),
+        (True, False, Invalidated),
+        (False, True, Invalidated),
+        (False, False, None),
+    ],
+)
+def test_a_crash_leaves_both_or_nothing(
+    world: World, has_record: bool, has_rows: bool, end: type | None
+) -> None:
+    asked = doubtful(world, b"a")
+    pointer, record = asked.call.pointer, len(world.log.edits)
+
+    world.restart(kept_lsn=record if has_record else record - 1, keeps_rows=has_rows)
+
+    assert (ends(world)[-1] if ends(world) else None) is end
+    state = world.log.state
+    assert (pointer in state.open) == (end is None)
+    assert (pointer in state.invalid) == (end is Invalidated)
+    world.finish()
+
+
+def test_a_commit_that_was_answered_survives_without_its_confirmation(world: World) -> None:
+    asked = doubtful(world, b"a")
+    world.rows_written()
+    world.synced()
+    assert len(asked.answers) == 1
+    assert world.log.durable_lsn < world.log.state.lsn
+
+    world.restart()
+
+    assert ends(world) == [InDoubt, Confirmed]
+    world.finish()
+
+
+def test_a_log_that_fails_ends_a_commit_in_doubt_without_an_answer_of_success(world: World) -> None:
+    early, late = doubtful(world, b"a"), doubtful(world, b"b")
+    world.rows_written()
+
+    world.fail()
+    assert early.error is TransactionsUnavailableError
+    assert late.answers == []
+    world.recover(kept_lsn=len(world.log.edits))
+    assert ends(world)[-2:] == [Invalidated] * 2
+
+    world.rows_written()
+    assert late.error is TransactionsUnavailableError
+    world.finish()
+
+
+def test_rows_that_fail_end_a_commit_in_doubt_as_invalid(world: World) -> None:
+    asked = doubtful(world, b"a")
+    world.synced()
+
+    world.rows_written(0)
+    assert asked.answers == []
+    world.synced()
+    world.rolled_back()
+
+    assert asked.error is StorageUnavailableError
+    world.restart()
+    assert ends(world) == [InDoubt, Invalidated]
+    world.finish()
+
+
+def test_rows_of_many_commits_are_durable_before_their_records(world: World) -> None:
+    opened = [begin(world) for _ in range(9)]
+    asked = world.take(*(commit(tx, publish=True) for tx in opened))
+
+    world.rows_built()
+    assert ends(world) == []
+    world.rows_written()
+    assert ends(world) == [Committed] * 9
+    world.synced()
+
+    assert [len(each.answers) for each in asked] == [1] * 9
     world.finish()
 
 
@@ -569,6 +698,19 @@ class Mixed:
         if writes:
             self.world.written(writes[which % len(writes)], is_joined=True)
 
+    def rows_built(self, which: int, how: int) -> None:
+        batches = self.world.batches
+        if batches and not batches[-1].is_built:
+            self.world.rows_built(*([which % len(batches[-1].commits)] if how == 0 else []))
+
+    def restarts(self, which: int, how: int) -> None:
+        """The process is killed, and starts again with some of what was not durable."""
+        if how == 0:
+            log = self.world.log
+            kept_lsn = min(log.durable_lsn + which, len(log.edits))
+            self.world.restart(kept_lsn=kept_lsn, keeps_rows=which % 2 == 0)
+            self.arrived = []
+
     def rows_written(self, which: int, how: int) -> None:
         if self.world.batches:
             batch = self.world.batches[0]
@@ -662,7 +804,7 @@ CALLS: list[Callable[[OpenTransaction, bytes], Callable[[Answer], Call]]] = [
 EVENTS: list[Callable[[Mixed, int, int], None]] = [
     Mixed.write, Mixed.written, Mixed.rows_written, Mixed.checked, Mixed.rolled_back,
     Mixed.set_aside, Mixed.waited_enough, Mixed.synced, Mixed.fails, Mixed.gives_up, Mixed.later,
-    Mixed.pointers, Mixed.go_on, Mixed.asks_others, Mixed.found,
+    Mixed.pointers, Mixed.go_on, Mixed.asks_others, Mixed.found, Mixed.rows_built, Mixed.restarts,
 ]  # fmt: skip
 STEPS = st.lists(
     st.tuples(st.integers(0, len(CALLS) + len(EVENTS) - 1), st.integers(0, 5), st.integers(0, 5)),

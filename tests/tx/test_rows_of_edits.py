@@ -17,9 +17,11 @@ from tx.edits import (
     Checkpointed,
     Committed,
     Committing,
+    Confirmed,
     Conflict,
     Edit,
     EpochBegun,
+    InDoubt,
     Invalidated,
     InvalidReason,
     PointerRange,
@@ -77,6 +79,8 @@ EDITS: dict[type[Edit], st.SearchStrategy[Edit]] = {
     Committed: st.builds(
         Committed, TIMES, POINTERS, KEYS, st.booleans(), PUBLISHED, TOPICS, maybe(TEXTS)
     ),
+    InDoubt: st.builds(InDoubt, TIMES, POINTERS, KEYS, PUBLISHED, TOPICS, maybe(TEXTS)),
+    Confirmed: st.builds(Confirmed, TIMES, POINTERS),
     Aborted: st.builds(Aborted, TIMES, POINTERS, TOPICS),
     Invalidated: st.builds(Invalidated, TIMES, POINTERS, REASONS, TOPICS),
     Truncated: st.builds(Truncated, TIMES, st.lists(POINTERS, max_size=3).map(tuple)),

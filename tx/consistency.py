@@ -99,19 +99,23 @@ _OfOpen = (
 
 
 def _check_of_open(state: TransactionState, edit: _OfOpen) -> str | None:
-    if isinstance(edit, Committed | Invalidated):
-        return _check_open(state, edit.transaction_id)
-    if not isinstance(edit, Confirmed):
-        return _check_undecided(state, edit.transaction_id)
-    is_in_doubt = _is_in_doubt(state, edit.transaction_id)
-    return None if is_in_doubt else f"transaction {edit.transaction_id} is not in doubt"
+    transaction_id = edit.transaction_id
+    match edit:
+        case Invalidated():
+            return _check_open(state, transaction_id)
+        case Confirmed():
+            is_in_doubt = _is_in_doubt(state, transaction_id)
+            return None if is_in_doubt else f"transaction {transaction_id} is not in doubt"
+        case Committed() if transaction_id in state.prepared:
+            return None
+    return _check_undecided(state, transaction_id)
 
 
 def _check_undecided(state: TransactionState, transaction_id: int) -> str | None:
     if transaction_id in state.prepared:
         return f"transaction {transaction_id} is prepared"
     if _is_in_doubt(state, transaction_id):
-        return f"the commit of transaction {transaction_id} is in doubt"
+        return _in_doubt(transaction_id)
     return _check_open(state, transaction_id)
 
 
@@ -120,9 +124,14 @@ def _is_in_doubt(state: TransactionState, transaction_id: int) -> bool:
     return opened is not None and opened.doubt is not None
 
 
+def _in_doubt(transaction_id: int) -> str:
+    return f"the commit of transaction {transaction_id} is in doubt"
+
+
 def _check_abort(state: TransactionState, transaction_id: int) -> str | None:
     if transaction_id in state.open:
-        return None
+        is_in_doubt = _is_in_doubt(state, transaction_id)
+        return _in_doubt(transaction_id) if is_in_doubt else None
     outcome = state.outcomes.find(transaction_id)
     is_invalid = outcome is not None and outcome.state is EndedState.INVALID
     if outcome is not None and is_invalid and outcome.transaction_id == transaction_id:

@@ -32,7 +32,9 @@ from tx.edits import (
     BlockReserved,
     Checkpointed,
     Committed,
+    Confirmed,
     Edit,
+    InDoubt,
     Invalidated,
     PointerRange,
     Restarted,
@@ -242,10 +244,34 @@ def without_start_of(edits: list[Edit], kind: type[Any]) -> list[Edit]:
     return [e for e in edits if not (isinstance(e, Started) and e.pointer == pointer)]
 
 
+def before_the_confirmation(edits: list[Edit], edit: Edit) -> list[Edit]:
+    at = index_of(edits, Confirmed)
+    return [*edits[:at], edit, *edits[at:]]
+
+
 HUGE = PointerRange(1 << 62, (1 << 62) + POINTERS_MAX + 1)
 FORGERIES: dict[str, tuple[Callable[[list[Edit]], list[Edit]], str]] = {
     "a commit of what never started": (
-        lambda edits: without_start_of(edits, Committed), "is not in progress"
+        lambda edits: without_start_of(edits, InDoubt), "is not in progress"
+    ),
+    "a commit in doubt twice": (
+        lambda edits: before_the_confirmation(edits, edits[index_of(edits, InDoubt)]), "is in doubt"
+    ),
+    "an abort of what is in doubt": (
+        lambda edits: before_the_confirmation(
+            edits, Aborted(NOW_MS, id_in(edits, InDoubt), ())
+        ),
+        "is in doubt",
+    ),
+    "a commit of what is in doubt": (
+        lambda edits: before_the_confirmation(
+            edits,
+            replace(edits[index_of(edits, Committed)], transaction_id=id_in(edits, InDoubt)),
+        ),
+        "is in doubt",
+    ),
+    "a confirmation of what is not in doubt": (
+        lambda edits: [edit for edit in edits if not isinstance(edit, InDoubt)], "is not in doubt"
     ),
     "a commit twice": (
         lambda edits: [*edits, edits[index_of(edits, Committed)]], "is not in progress"

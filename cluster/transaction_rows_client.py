@@ -337,6 +337,9 @@ class TransactionRowsClient:
                 found.update(map(str, self._carried[pointer].topics))
         return sorted(found)
 
+    def has_rows_to_move(self, transaction_pointers: Collection[int]) -> bool:
+        return self._local.has_rows_to_move(transaction_pointers)
+
     def is_carried(self, pointer: int) -> bool:
         return pointer in self._carried or self._local.is_carried(pointer)
 

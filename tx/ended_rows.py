@@ -51,7 +51,8 @@ class EndedRows:
             committed += self._confirmed.popleft()[1]
         while self._to_wake and self._to_wake[0][0] <= lsn:
             to_wake.append(self._to_wake.popleft()[1])
-        self._rows.end_committed(committed)
+        if committed:
+            self._rows.end_committed(committed)
         self._rows.wake_readers(to_wake)
 
     def wake_once_durable(self, lsn: int, pointer: int) -> None:

@@ -718,6 +718,8 @@ class Machine:
         lsn = self._record_end(opened, Confirmed(self._turn_ms, call.pointer))
         self._in_doubt.discard(call.pointer)
         self._ended_rows.confirmed(lsn, opened.pointers)
+        if self._rows.has_rows_to_move(opened.pointers):
+            self._records.sync_soon(lsn)  # delayed messages begin to wait only then
         self._answer(call, opened.doubt.published)
 
     def _commit_prepared(self, call: CommitPrepared) -> None:

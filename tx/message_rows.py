@@ -59,6 +59,10 @@ class MessageRows(Protocol):
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
 
+    def has_rows_to_move(self, transaction_pointers: Collection[int]) -> bool:
+        """Whether `end_committed` lets delayed messages of these pointers wait for their times, or
+        returns what was set aside."""
+
     def is_carried(self, pointer: int) -> bool:
         """Whether a message row, or a stored payload, of this pointer may exist."""
 

@@ -192,6 +192,10 @@ class TransactionRows:
         found = self._state.index.topics(transaction_pointers)
         return sorted({self._home_name(topic) for topic in found}) if found else []
 
+    def has_rows_to_move(self, transaction_pointers: Collection[int]) -> bool:
+        """Whether a commit moves rows of these pointers: delayed messages, or those set aside."""
+        return self._state.index.has_rows_to_move(transaction_pointers)
+
     def is_carried(self, pointer: int) -> bool:
         """Whether a message row or a stored payload of this pointer may exist."""
         return self._state.index.may_be_on_disk(pointer)

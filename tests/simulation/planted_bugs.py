@@ -342,11 +342,28 @@ BUGS = (
     ),
     planted(
         "interrupted-prepare-committed-by-recovery",
-        "tx/manager.py",
-        "                yield Invalidated(now_ms, opened.transaction_id, reason, topics)\n",
-        "                from tx.edits import Committed\n"
-        "                one = opened.transaction_id\n"
-        "                yield Committed(now_ms, one, frozenset(), False, (), topics, None)\n",
+        "tx/machine.py",
+        "                yield Invalidated(now_ms, transaction_id, reason, topics)\n",
+        "                none = frozenset()\n"
+        "                yield Committed(now_ms, transaction_id, none, False, (), topics, None)\n",
+    ),
+    planted(
+        "commit-in-doubt-confirmed-without-its-rows",
+        "tx/machine.py",
+        "            if opened.doubt is not None and has_rows and transaction_id not in unsure:\n",
+        "            if opened.doubt is not None and transaction_id not in unsure:\n",
+    ),
+    planted(
+        "commit-in-doubt-confirmed-before-its-record-is-durable",
+        "tx/machine.py",
+        "            self._once_durable(call.doubt_lsn, call, self._confirm)\n",
+        "            self._confirm(call)\n",
+    ),
+    planted(
+        "index-rows-of-a-commit-in-doubt-ended-before-its-confirmation-is-durable",
+        "tx/ended_rows.py",
+        "        self._confirmed.append((lsn, pointers))\n",
+        "        self._rows.end_committed(pointers)\n",
     ),
     planted(
         "prepared-transaction-undone-by-recovery",

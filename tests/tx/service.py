@@ -98,6 +98,7 @@ class Rows:
 
     carried: dict[int, str] = field(default_factory=dict)
     finals: set[int] = field(default_factory=set)
+    delayed: set[int] = field(default_factory=set)  # pointers with delayed messages
     uncleared: set[int] = field(default_factory=set)
     published_at_ms: dict[int, int] = field(default_factory=dict)
     marked: list[int] = field(default_factory=list)
@@ -187,6 +188,9 @@ class Rows:
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         return sorted({self.carried[p] for p in transaction_pointers if p in self.carried})
+
+    def has_rows_to_move(self, transaction_pointers: Collection[int]) -> bool:
+        return any(pointer in self.delayed for pointer in transaction_pointers)
 
     def is_carried(self, pointer: int) -> bool:
         return pointer in self.carried

@@ -313,6 +313,20 @@ def test_index_rows_stay_until_the_confirmation_is_durable(world: World) -> None
     world.finish()
 
 
+def test_delayed_messages_wait_for_no_tick_until_they_are_let_go(world: World) -> None:
+    """They wait for their times from then on, and one of 50 ms would be late."""
+    asked = doubtful(world)
+    world.rows.delayed.add(asked.call.pointer)
+    world.synced()
+    world.rows_written()
+
+    assert world.log.wanted_lsn == world.log.state.lsn
+    world.synced()
+
+    assert world.rows.settled == [asked.call.pointer]
+    world.finish()
+
+
 @pytest.mark.parametrize(
     ("has_record", "has_rows", "end"),
     [

@@ -138,9 +138,9 @@ BUGS = (
     ),
     planted(
         "commit-cut-off-by-a-crash-stays-open",
-        "tx/manager.py",
-        "cut_off = self._rows.final_pointers() | self._under_way.claiming()",
-        "cut_off: set[int] = set()",
+        "tx/machine.py",
+        "now_ms, has_final_rows = self._now_ms(), self._rows.final_pointers()",
+        "now_ms, has_final_rows = self._now_ms(), set[int]()",
     ),
     planted(
         "rename-not-synced",
@@ -260,9 +260,9 @@ BUGS = (
     ),
     planted(
         "clean-stop-loses-transactions-in-progress",
-        "tx/manager.py",
-        "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):",
-        "            if True:",
+        "tx/machine.py",
+        "            elif opened.doubt is not None or has_rows or transaction_id in unsure:",
+        "            else:",
     ),
     # Prepared transactions
     planted(
@@ -367,9 +367,9 @@ BUGS = (
     ),
     planted(
         "prepared-transaction-undone-by-recovery",
-        "tx/manager.py",
-        "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):",
-        "            if not cut_off.isdisjoint(opened.pointers):",
+        "tx/machine.py",
+        "            if opened.prepared is not None:\n                continue\n            has",
+        "            has",
     ),
     # Retention holds, named positions, and the epochs and leases of sinks
     planted(

@@ -656,7 +656,10 @@ class Machine:
             lsn = self._invalidate(opened, InvalidReason.INVALIDATED)
             self._answer(call, rows, lsn, partial(self._answer_rolled_back, rows))
         elif call.doubt_lsn:
-            self._once_durable(call.doubt_lsn, call, self._confirm)
+            if call.doubt_lsn > self._records.decided.seen:
+                self._wait(call.doubt_lsn, call, None, self._confirm)
+            else:
+                self._confirm(call)
         else:
             self._record_commit(call, opened, call.claimed, tuple(rows))
 
@@ -863,13 +866,6 @@ class Machine:
             call.finish(result)
         else:
             self._step(then, call)
-
-    def _once_durable(self, lsn: int, call: Call, then: Callable[[Any], None]) -> None:
-        """Go on with a call that is not decided, once the edit of this LSN is durable."""
-        if lsn > self._records.decided.seen:
-            self._wait(lsn, call, None, then)
-        else:
-            then(call)
 
     def _wait(
         self, lsn: int, call: Call, result: object, then: Callable[[Any], None] | None

@@ -334,10 +334,11 @@ class PointerIndex:
         found = [entry for entry in self.ranges(pointer) if entry.kind in MOVED_KINDS]
         return sorted(found, key=lambda entry: entry.first)
 
-    def has_rows_to_move(self, pointers: Iterable[int]) -> bool:
+    def has_rows_to_move(self, pointers: Collection[int]) -> bool:
         """Whether one of these pointers has ranges whose rows a commit moves."""
-        kept = self._ranges
-        return any(pointer in kept and self.moved_ranges(pointer) for pointer in pointers)
+        if self._ranges.keys().isdisjoint(pointers):  # the usual case
+            return False
+        return any(map(self.moved_ranges, pointers))
 
     def stored(self, pointer: int, topic: TopicId) -> list[IndexedRange]:
         """Payload rows stored for a topic that no reference row has published yet, of all

@@ -103,6 +103,7 @@ class TransactionRows:
         self._home_name = lru_cache(HOME_NAMES_MAX)(_home_name)
         self.check_entries = publisher.check_entries
         self.check_now = publisher.check_now
+        self.has_rows_to_move = state.index.has_rows_to_move
         self.publish_final = publisher.publish_final
 
     def end_committed(self, transaction_pointers: Collection[int]) -> None:
@@ -191,10 +192,6 @@ class TransactionRows:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
         found = self._state.index.topics(transaction_pointers)
         return sorted({self._home_name(topic) for topic in found}) if found else []
-
-    def has_rows_to_move(self, transaction_pointers: Collection[int]) -> bool:
-        """Whether a commit moves rows of these pointers: delayed messages, or those set aside."""
-        return self._state.index.has_rows_to_move(transaction_pointers)
 
     def is_carried(self, pointer: int) -> bool:
         """Whether a message row or a stored payload of this pointer may exist."""

@@ -96,8 +96,8 @@ _HANDED_OVER = _around(
 _ROWS = _around(
     "rows handed over", "rows durable", COMMIT, "messaging.write.write_queue:write_batch"
 )
-# The record goes to the log while the rows are written. In the 0.3 s before a fault the other one of
-# the two becomes durable.
+# The record goes to the log while the rows are written. In the 0.3 s before a fault the other one
+# becomes durable.
 _DOUBT = _around(
     "doubt decided", "doubt appended", COMMIT, "tx.durable_state:DurableState.record", "InDoubt"
 )

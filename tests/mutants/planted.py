@@ -64,8 +64,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a commit in doubt is confirmed before its record is durable",
         "tx/machine.py",
-        "            self._once_durable(call.doubt_lsn, call, self._confirm)\n",
-        "            self._confirm(call)\n",
+        "            if call.doubt_lsn > self._records.decided.seen:\n",
+        "            if False:\n",
         (f"{_MACHINE}::test_a_commit_in_doubt_is_answered_once_both_are_durable",),
     ),
     Mutant(
@@ -391,9 +391,9 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit cut off between its rows and its record stays open",
-        "tx/manager.py",
-        "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):\n",
-        "            if False:\n",
+        "tx/machine.py",
+        "            elif opened.doubt is not None or has_rows or transaction_id in unsure:\n",
+        "            elif False:\n",
         (
             "tests/tx/test_recovery.py::test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash",
         ),

@@ -356,8 +356,8 @@ BUGS = (
     planted(
         "commit-in-doubt-confirmed-before-its-record-is-durable",
         "tx/machine.py",
-        "            self._once_durable(call.doubt_lsn, call, self._confirm)\n",
-        "            self._confirm(call)\n",
+        "            if call.doubt_lsn > self._records.decided.seen:\n",
+        "            if False:\n",
     ),
     planted(
         "index-rows-of-a-commit-in-doubt-ended-before-its-confirmation-is-durable",

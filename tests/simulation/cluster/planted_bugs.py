@@ -237,9 +237,9 @@ BUGS = (
     ),
     planted(
         "prepared-transaction-invalidated-by-a-new-leader",
-        "tx/manager.py",
-        "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):",
-        "            if not cut_off.isdisjoint(opened.pointers):",
+        "tx/machine.py",
+        "            if opened.prepared is not None:\n                continue\n            has",
+        "            has",
     ),
     planted(
         "owner-of-a-partition-not-found-by-a-commit",

@@ -191,6 +191,7 @@ def test_committed_messages_that_are_gone_after_a_kill_keep_the_store_down(tmp_p
         ok(topic.publish("kept"))
         tx = begin(client)
         ok(client.post(f"{tx.path}/commit", {"publish": [entry(topic, "lost")]}))
+        ok(begin(client).commit(changes=["k"]))  # synced, and the confirmation with it
         server.kill()
     cut_to(server.data, b"lost")
 

@@ -31,7 +31,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId, topic_id
 from tuff.protocol.json_bodies import parse_json
-from tuff.protocol.media_types import MediaType
+from tuff.protocol.media_types import JSON_REPLY_TYPE, MediaType
 from tuff.protocol.operations import CREATE_TOPIC, DELETE_TOPIC, POLL, Server
 
 # Seconds in which another server answers, long polls aside. Longer than any server lets a call wait
@@ -318,7 +318,8 @@ async def _first_found(asked: Collection["asyncio.Future[Reply]"]) -> Reply:
     empty: Reply | None = None
     for each in asyncio.as_completed(asked):
         reply = await each
-        if reply.status != Reply().status or parse_json(reply.body) != {"partitions": []}:
+        is_of_messages = reply.content_type != JSON_REPLY_TYPE  # or a refusal
+        if is_of_messages or parse_json(reply.body) != {"partitions": []}:
             return reply
         empty = reply
     assert empty is not None, "a wait names a topic"

@@ -79,6 +79,7 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-Delayed": (COUNT, "how many messages are delayed; they have no message id yet"),
     "Tuff-Delayed-First": (ref("DelayedId"), "id of the first delayed message of the request"),
     "Tuff-Delayed-Last": (ref("DelayedId"), "id of the last delayed message of the request"),
+    "Tuff-Partition": (TEXT, "the partition that has the messages, as orders:3"),
     "Tuff-Next": (ID, "the exclusive start of the next read"),
     "Tuff-Caught-Up": (BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that blocks this reader"),

@@ -116,13 +116,23 @@ class _Handed(Generic[C]):
             )
 
 
-@dataclass(slots=True)
-class _Quiet:
-    """Positions at which a wait found nothing, None without any; they are not read again until a
-    time in seconds."""
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """The reply to a poll of a partition, which a wait has brought."""
 
-    at: dict[PartitionId, _Position] | None = None
-    until_s: float = 0.0
+    partition: PartitionId
+    question: PollQuestion
+    poll: Poll
+
+
+@dataclass(slots=True)
+class _Waited:
+    """What the last wait found: messages, or none at these positions, None without any, which are
+    not read again until a time in seconds."""
+
+    brought: _Brought | None = None
+    quiet_at: dict[PartitionId, _Position] | None = None
+    quiet_until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +224,7 @@ class ConsumerFlows(Generic[C]):
         self._passed_over_due_s = 0.0
         self._delivered: _Delivered | None = None  # processed, and not committed
         self._handed: _Handed[C] | None = None
-        self._quiet = _Quiet()
+        self._waited = _Waited()
         self._turn = 0  # which partition is read first
 
     @property
@@ -348,7 +358,7 @@ class ConsumerFlows(Generic[C]):
 
     def _begin_poll(self, wait_s: float) -> None:
         if wait_s <= 0.0:
-            self._quiet.at = None  # no wait would look
+            self._waited.quiet_at = None  # no wait would look
         self._heartbeat_outages.begin()
 
     def _is_outage(self, error: TuffError) -> bool:
@@ -687,6 +697,7 @@ class ConsumerFlows(Generic[C]):
     def _give_all_up(self, callback: Callback | None) -> Flow[None]:
         held = self._held
         lost, self._announced = self._announced, frozenset()
+        self._waited = _Waited()
         self._held = _Held(held.life + 1)
         self._positions.clear()
         self._delivered = None
@@ -736,9 +747,10 @@ class ConsumerFlows(Generic[C]):
     def _read(self, wait_s: float) -> Flow[Batch | None]:
         """Messages of the first partition in turn that has some. What the last wait found empty is
         not read again, as the next wait begins with a look at it."""
-        if self._quiet.at == self._positions and self._elapsed_s() < self._quiet.until_s:
+        waited = self._waited
+        if waited.quiet_at == self._positions and self._elapsed_s() < waited.quiet_until_s:
             return None
-        self._quiet.until_s = self._elapsed_s() + LOOK_S
+        waited.quiet_until_s = self._elapsed_s() + LOOK_S
         partitions = sorted(self._positions)
         if len(self._held.owned) != 1:
             wait_s = 0.0
@@ -789,7 +801,7 @@ class ConsumerFlows(Generic[C]):
         )
 
     def _wait(self, asked: Mapping[PartitionId, PollQuestion], left_s: float) -> Flow[None]:
-        self._quiet.at = None
+        self._waited.quiet_at = None
         wait_s = min(self._long_poll_s(left_s), self.retries.soonest_s(self._positions))
         call = read_calls.wait_for_topics(asked, wait_s=wait_s)
         try:
@@ -800,11 +812,16 @@ class ConsumerFlows(Generic[C]):
             if not is_passing(error):
                 raise
             return
-        if found and found[0] in self._positions:
-            self._turn = sorted(self._positions).index(found[0]) - 1  # it is the next one
+        if found is None:
+            return
+        if found.partitions:
+            first = found.partitions[0]
+            self._turn = sorted(self._positions).index(first) - 1  # it is the next one
+            if found.poll is not None:
+                self._waited.brought = _Brought(first, asked[first], found.poll)
         # With tags, reads note what they pass over.
-        elif found == [] and len(asked) == len(self._positions) and self._preferences.tags is None:
-            self._quiet.at = dict(self._positions)
+        elif len(asked) == len(self._positions) and self._preferences.tags is None:
+            self._waited.quiet_at = dict(self._positions)
 
     def _read_partition(self, partition: PartitionId, wait_s: float) -> Flow[Batch | None]:
         retries = self.retries
@@ -825,8 +842,11 @@ class ConsumerFlows(Generic[C]):
             self._pass_over(partition, poll)
 
     def _poll_partition(self, partition: PartitionId, wait_s: float) -> Flow[Poll | None]:
-        question = replace(self._question(partition), wait_s=wait_s)
-        asked = ask(read_calls.poll(partition, question))
+        question = self._question(partition)
+        brought, self._waited.brought = self._waited.brought, None
+        if brought is not None and (brought.partition, brought.question) == (partition, question):
+            return brought.poll
+        asked = ask(read_calls.poll(partition, replace(question, wait_s=wait_s)))
         try:
             poll = yield from (unless(self._news, asked) if wait_s else asked)
         except TopicNotFoundError:

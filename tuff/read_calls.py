@@ -148,11 +148,20 @@ def wait_for_partitions(
     return Call(request, read)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readable:
+    """The partitions in which a poll finds something, none when a wait is over; and the reply to a
+    poll of the first, if the server has sent it."""
+
+    partitions: list[PartitionId]
+    poll: Poll | None = None
+
+
 def wait_for_topics(
     questions: Mapping[PartitionId, PollQuestion], *, wait_s: float
-) -> Call[list[PartitionId]]:
+) -> Call[Readable]:
     """Which of these partitions, of one namespace, have something to read behind the exclusive
-    start of their questions. All questions have the same isolation."""
+    start of their questions, and what. All questions have the same isolation."""
     topics: dict[str, dict[str, Any]] = {}
     for partition, question in questions.items():
         assert isinstance(question.start, MessageId)
@@ -164,14 +173,22 @@ def wait_for_topics(
     request = Request(
         operation=operations.WAIT_FOR_TOPICS,
         parameters=(namespace,),
-        query={"isolation": _isolation(isolation), "wait": wait_s or None},
+        query={
+            "isolation": _isolation(isolation),
+            "wait": wait_s or None,
+            "limit": min((of.limit for of in questions.values() if of.limit), default=None),
+        },
         body={"topics": topics},
+        accept=_AVRO_2,
         wait_s=wait_s,
     )
 
-    def read(response: Response) -> list[PartitionId]:
-        found = array_from_json(reply_object(response)["partitions"])
-        return [partition_id(namespace, text_from_json(each)) for each in found]
+    def read(response: Response) -> Readable:
+        if named := response.headers.get("tuff-partition"):
+            partitions = [partition_id(namespace, named)]
+            return Readable(partitions=partitions, poll=_read_poll(response))
+        names = map(text_from_json, array_from_json(reply_object(response)["partitions"]))
+        return Readable(partitions=[partition_id(namespace, each) for each in names])
 
     return Call(request, read)
 

@@ -509,7 +509,7 @@ class _PollRoutes:
         encoding = reply_encoding(request.accept, asked_in=asked_in, offered=POLL_TYPES)
         if encoding.media_type is MediaType.ARROW:
             await self._polls.load_arrow()
-        return _polled(await self._polls.poll(topic, poll), encoding)
+        return poll_reply(await self._polls.poll(topic, poll), encoding)
 
     async def browse(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_BROWSE_PARAMETERS)
@@ -530,7 +530,7 @@ class _PollRoutes:
             result = await self._polls.poll(topic, replace(poll, start=newest, inclusive=False))
         else:
             result = await self._polls.poll(topic, replace(poll, start=start_from(start)))
-        return _polled(result, encoding)
+        return poll_reply(result, encoding)
 
 
 def _poll_of(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
@@ -542,8 +542,7 @@ def _poll_of(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         raise BadRequestError(
             "undecided=skip needs a fixed snapshot: tx, or a transaction in the body"
         )
-    if consume.limit is not None and consume.limit <= 0:
-        raise BadRequestError(f"limit is greater than 0, not {consume.limit}")
+    require_limit(consume.limit)
     if isinstance(consume.start, int):
         start_time(consume.start)
     through = query.get("through")
@@ -561,7 +560,14 @@ def _poll_of(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
     )
 
 
-def _polled(result: PollResult, encoding: Encoding) -> Reply:
+def require_limit(limit: int | None) -> None:
+    """Raises: BadRequestError: no read has so few messages at most."""
+    if limit is not None and limit <= 0:
+        raise BadRequestError(f"limit is greater than 0, not {limit}")
+
+
+def poll_reply(result: PollResult, encoding: Encoding) -> Reply:
+    """The reply of a poll."""
     headers: tuple[tuple[str, str], ...] = (
         ("Tuff-Next", result.next_id.hex()),
         ("Tuff-Caught-Up", "true" if result.caught_up else "false"),

@@ -5,11 +5,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from kernel.exchange import Reply, Request, Route, members_of, read_query, value_reply
+from kernel.exchange import (
+    BODY_TYPES,
+    Reply,
+    Request,
+    Route,
+    members_of,
+    read_query,
+    reply_encoding,
+    value_reply,
+)
 from messaging.log.state_in_memory import OpenStore, StoreState, require_topic
 from messaging.log.topics import Topic, topic_of
-from messaging.model.parameters import boolean, choice, tags_in, wait_in
-from messaging.read.poll import Poll, Polls
+from messaging.model.parameters import boolean, choice, tags_in, wait_in, whole_digits
+from messaging.read.poll import Poll, PollResult, Polls, poll_reply, require_limit
 from tuff.protocol import operations
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import (
@@ -26,6 +35,7 @@ from tuff.protocol.ids import (
     topic_id,
 )
 from tuff.protocol.json_bodies import check_object, shown, text_from_json
+from tuff.protocol.media_types import MediaType
 from tuff.protocol.requests import Isolation
 
 LOOKS_COUNT_MAX = 16  # at partitions, some tens of µs each, before others have the event loop
@@ -65,6 +75,15 @@ class PartitionWaits:
         """The partitions in which this reader finds something, be it an error or that it does not
         exist; none after `wait_s`."""
         return await self._readable(polls, wait_s)
+
+    async def messages(self, partition: PartitionId, poll: Poll) -> PollResult | None:
+        """What a poll finds in a partition; None without messages, and where a poll of the reader
+        has to say why."""
+        try:
+            result = await self._polls.poll(partition, poll)
+        except (TopicNotFoundError, DamagedRecordError):
+            return None
+        return result if result.messages else None
 
     async def _readable(
         self,
@@ -149,7 +168,10 @@ def routes(waits: PartitionWaits) -> list[Route]:
         return value_reply(request, {"partitions": found})
 
     async def wait_for_topics(request: Request) -> Reply:
-        query = read_query(request.query, parameters=("isolation", "wait"))
+        query = read_query(request.query, parameters=("isolation", "wait", "limit"))
+        encoding = reply_encoding(request.accept, asked_in=MediaType.JSON, offered=BODY_TYPES)
+        limit = whole_digits(query["limit"], what="limit") if "limit" in query else None
+        require_limit(limit)
         namespace = check_name(request.parameters["ns"], what="namespace")
         polls = {
             partition: poll
@@ -157,6 +179,13 @@ def routes(waits: PartitionWaits) -> list[Route]:
             for partition, poll in _polls_of(topic_id(namespace, topic), member, query)
         }
         found = await waits.readable_of(polls, wait_s=wait_in(query))
+        if found and encoding.media_type is MediaType.AVRO:
+            first = found[0]
+            result = await waits.messages(first, replace(polls[first], limit=limit))
+            if result is not None:
+                reply = poll_reply(result, encoding)
+                named = ("Tuff-Partition", first.name)
+                return reply._replace(headers=(*reply.headers, named))
         return value_reply(request, {"partitions": [each.name for each in found]})
 
     return [

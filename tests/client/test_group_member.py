@@ -30,6 +30,7 @@ from tuff.protocol.group_preferences import GroupPreferences, RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
 from tuff.protocol.transaction import Transaction
+from tuff.read_calls import Readable
 from tuff.replies import Poll, TopicInfo
 from tuff.stops import Stop, StoppedError
 
@@ -63,6 +64,8 @@ class World:
         self.said: list[str] = []
         self.is_quiet = False  # waits find nothing, until they are over
         self.polls: list[TopicId] = []
+        self.brought: Poll | None = None  # by a wait, from the partition 1
+        self.in_wait: Callable[[], object] = lambda: None
         self.poll_s = 0.0  # how long a read takes
         plan = ConsumerPlan(
             name="billing",
@@ -160,14 +163,15 @@ class World:
         next_id = found[-1].id if found else start or MessageId(0, 1)
         return Poll(messages=found, next_id=next_id, caught_up=True, blocked_by=None, expired=False)
 
-    def _wait(self, call: Call[Any]) -> list[int]:
+    def _wait(self, call: Call[Any]) -> Readable:
         assert {b'"0"', b'"1"'} <= set(re.findall(rb'"[0-9]"', _body(call)))
         if self.is_quiet:
             self.now_s += 5.0
             self.beat()
-            return []
+            return Readable(partitions=[])
         self.messages[P1] = [SECOND]
-        return [1]
+        self.in_wait()
+        return Readable(partitions=[P1], poll=self.brought)
 
     def _note(self, what: str) -> Callable[[list[TopicId]], None]:
         return lambda partitions: self.said.append(
@@ -472,6 +476,45 @@ def test_an_idle_member_waits_for_all_partitions_at_once(world: World) -> None:
     assert world.told()[-1:] == ["POST wait"]
 
 
+def test_a_message_that_a_wait_brings_is_not_read_again(world: World) -> None:
+    """A member of several partitions got it after two round trips, and one of a single partition
+    after one."""
+    world.messages = {P0: [], P1: []}
+    world.brought = brought(SECOND)
+
+    assert payload(world.run(world.flows.poll(5))) == b"b"
+
+    assert sorted(world.polls) == [P0, P1], "before the wait, and not behind it"
+
+
+def test_a_message_that_a_wait_brings_of_a_partition_that_is_lost_meanwhile_is_dropped(
+    world: World,
+) -> None:
+    world.messages = {P0: [], P1: []}
+    world.brought = brought(SECOND)
+    world.in_wait = lambda: (world.assign(P0, epoch=2), world.beat(), world.flows.stop())
+
+    assert world.run(world.flows.poll(5)) is None
+    assert world.flows.assignment == [P0]
+
+
+def test_a_message_that_a_wait_brings_for_other_tags_is_read_again(world: World) -> None:
+    world.messages = {P0: [], P1: []}
+    world.brought = brought(FIRST)
+    retail = replace(world.view, preferences=GroupPreferences(tags="retail"))
+    world.in_wait = lambda: (setattr(world, "view", retail), world.beat())
+
+    assert payload(world.run(world.flows.poll(5))) == b"b"
+
+    assert world.polls.count(P1) == 2
+
+
+def brought(message: Message) -> Poll:
+    return Poll(
+        messages=(message,), next_id=message.id, caught_up=True, blocked_by=None, expired=False
+    )
+
+
 def test_what_a_wait_found_empty_is_not_read_before_the_next_wait(world: World) -> None:
     """Ten idle members with 64 partitions made 24 polls a second."""
     world.messages = {P0: [], P1: []}
@@ -610,10 +653,10 @@ def test_offsets_of_what_was_passed_over_are_committed_while_the_member_waits() 
             end = MessageId(self.read_count, 0)
             return Poll(messages=(), next_id=end, caught_up=True, blocked_by=None, expired=False)
 
-        def _wait(self, call: Call[Any]) -> list[int]:
+        def _wait(self, call: Call[Any]) -> Readable:
             self.now_s += 5.0
             self.beat()
-            return []
+            return Readable(partitions=[])
 
     world = OtherTags()
     world.view = replace(world.view, preferences=GroupPreferences(tags="retail"))

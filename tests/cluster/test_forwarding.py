@@ -28,6 +28,7 @@ from tests.cluster.nodes import (
 from tests.cluster.raw_server import Behaviour, answer_half, closed_url, hang_up, raw_server, wait
 from tests.made_operations import made
 from tests.process.served import until
+from tuff.protocol.avro import decode_messages
 from tuff.protocol.errors import (
     OwnershipMovingError,
     StorageOutcomeUnknownError,
@@ -607,9 +608,9 @@ async def test_a_wait_for_topics_of_two_servers_ends_with_a_message_of_either(
     topics = {name: {"after": {"0": first}} for name in ("mine", "audit")}
     body = json.dumps({"topics": topics}).encode()
 
-    async def asked(wait_s: int) -> Answered:
+    async def asked(wait_s: int, **headers: str) -> Answered:
         url = f"{front.url}/v1/namespaces/default/wait?wait={wait_s}"
-        return await call(session, "POST", url, body=body, Content_Type=JSON)
+        return await call(session, "POST", url, body=body, Content_Type=JSON, **headers)
 
     assert json.loads((await asked(0)).body) == {"partitions": []}
     for node, topic in ((owner, AUDIT), (front, mine)):
@@ -619,5 +620,8 @@ async def test_a_wait_for_topics_of_two_servers_ends_with_a_message_of_either(
         await call(session, "POST", url, body=b'{"messages":["a"]}', Content_Type=JSON)
 
         assert f"{topic.name}:0" in json.loads((await waiting).body)["partitions"]
+        brought = await asked(0, Accept="avro/binary")
+        assert brought.headers["tuff-partition"] == f"{topic.name}:0"
+        assert [payload for _, payload in decode_messages(brought.body)] == [b"a"]
         topics.pop(topic.name)
         body = json.dumps({"topics": topics}).encode()

@@ -1,5 +1,6 @@
 """Polls that wait (protocol §3.4, `wait`)."""
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,8 @@ import pytest
 
 from tests.http.calls import Topic, begin, created, payloads
 from tests.http.client import Client, Reply, ok, refused, until
-from tests.http.conftest import NewServer
+from tests.http.conftest import NewServer, NewTopic
+from tests.http.forms import messages_of
 from tests.http.process import ServerProcess
 
 LONG_S = 60  # a wait that a test ends; longer than anything that is meant to be prompt
@@ -167,6 +169,34 @@ def test_waiting_polls_are_answered_with_nothing_when_the_server_stops(
         assert running.terminate() == 0
 
         assert answer(poll).json == []
+
+
+def test_a_wait_for_topics_brings_the_messages_of_one_to_a_client_that_accepts_avro(
+    client: Client, new_topic: NewTopic
+) -> None:
+    one, other = new_topic(), new_topic()
+    path = one.path.replace(f"topics/{one.name}", "wait")
+    body = {"topics": {each.name: {"after": {"0": "0" * 40}} for each in (one, other)}}
+
+    def wait(accept: str, **query: object) -> Reply:
+        data = json.dumps(body).encode()
+        headers = {"Accept": accept}
+        return client.send(
+            "POST", path, data, content_type="application/json", headers=headers, query=query
+        )
+
+    assert ok(wait("avro/binary")).json == {"partitions": []}
+    ok(other.publish("a", "b"))
+    brought = ok(wait("avro/binary", limit=1))
+    ((id, payload),) = messages_of(brought.body)
+    assert (payload, brought.header("Tuff-Partition")) == (b"a", f"{other.name}:0")
+    assert brought.header("Tuff-Next") == id.hex()
+    assert brought.header("Tuff-Caught-Up") == "false"
+
+    assert ok(wait("application/json")).json == {"partitions": [f"{other.name}:0"]}
+    ok(other.delete())
+    assert ok(wait("avro/binary")).json == {"partitions": [f"{other.name}:0"]}
+    refused(wait("avro/binary", limit=0), 400, "bad_request", naming="limit")
 
 
 POLL = "POST TOPIC/poll?wait=60 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
+from tuff.protocol.media_types import MediaType
+
 
 class Right(StrEnum):
     """What a principal may be allowed to do; `transact` has no topic."""
@@ -105,10 +107,10 @@ class Operation:
     A generated client calls its methods by `name`, and its modules by `tag`. `number` names the
     operation in a session; None: only HTTP carries it. `creates_subject`: the topic or group of the
     path need not exist. `body` and `reply` name schemas; None is no body. `avro`: the body and the
-    reply may be in Avro too; `arrow`: the reply may be in Arrow too. A reply that is never JSON has
-    `raw_types`. `reply_is_optional`: a success may have no body. `errors`: the codes beyond those
-    of all operations, and of all with the same tag. `unready_status`: the status of the same reply
-    while something does not work.
+    reply may be in Avro too; `arrow`: the reply may be in Arrow too. `raw_types`: the types of the
+    reply beside JSON, or instead of it. `reply_is_optional`: a success may have no body. `errors`:
+    the codes beyond those of all operations, and of all with the same tag. `unready_status`: the
+    status of the same reply while something does not work.
     """
 
     name: str
@@ -335,8 +337,9 @@ WAIT_FOR_TOPICS = Operation(
     summary="Wait until a partition of one of several topics has messages",
     number=6, access=_READ_SOME._replace(of_topics=Right.READ, topics_in=TopicsIn.WAIT),
     effect=Effect.NONE,
-    body="TopicsWaitRequest", reply="ReadableTopics", query=("isolation", "wait"),
-    errors=(*_NAMED, "invalid_message_id", _DOWN, _ARCHIVE_ERROR),
+    body="TopicsWaitRequest", reply="ReadableTopics", raw_types=(MediaType.AVRO.value,),
+    query=("isolation", "wait", "limit"), headers=("Tuff-Partition", *_READ_HEADERS),
+    errors=(*_NAMED, "invalid_message_id", "not_acceptable", _DOWN, _ARCHIVE_ERROR),
 )
 BROWSE = Operation(
     name="browse", method="GET", path=f"{TOPIC_PATH}/messages", tag="messages",

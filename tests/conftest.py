@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.cli.forking import forked_tools
 from tests.http.forking import forking
 from tests.programs import summary
 from tests.secret_values import require_no_secret
@@ -44,9 +45,10 @@ R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def servers_are_forked() -> Iterator[None]:
-    """One process loads the server, and becomes all those that are to be like any other."""
-    with forking():
+def servers_are_forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One process loads the server, and becomes all those that are to be like any other; and one
+    becomes its offline tools."""
+    with forking(), forked_tools(lambda: tmp_path_factory.mktemp("tools")):
         yield
 
 

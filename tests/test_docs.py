@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.cli.forked_command import forked_commands
+from tests.cli.forking import forked_commands
 from tests.http.process import ServerProcess, serve
 from tests.programs import needs
 

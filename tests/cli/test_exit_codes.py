@@ -47,6 +47,21 @@ def test_an_output_that_can_not_be_written_is_one_sentence(arguments: str) -> No
     assert (done.returncode, done.stderr) == (1, expected)
 
 
+def test_a_tool_of_the_server_runs_in_its_process(tmp_path: Path) -> None:
+    """In the other tests it is a fork (forking.py)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tuff_cli", "fsck", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert str(tmp_path) in done.stderr
+
+
 def test_a_command_runs_with_closed_standard_streams() -> None:
     command = f"{sys.executable} -m tuff_cli completion bash <&- >&-"
     done = subprocess.run(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tuff
-from tests.cli.forked_command import forked_commands
+from tests.cli.forking import forked_commands
 from tests.http.process import ServerProcess
 
 
@@ -17,6 +17,7 @@ from tests.http.process import ServerProcess
         ("printf 'a\\nb\\n' | tuff pub forked", 0, "published 2 messages to default:forked\n", ""),
         ("cd /; tuff topics ls x; echo $?", 0, "0\n", None),
         ("tuff topics sho", 2, "", "tuff: No such command 'sho'. Did you mean 'show'?"),
+        ("tuff fsck nowhere; echo $?", 0, "2\n", "tuff: "),
         ("tuff topics ls --url http://127.0.0.1:1", 3, "", "tuff: no server answers at"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -18,7 +17,10 @@ from tests.sql.django_aliases import alias_of
 from tests.sql.libraries import sqlite_file
 from tuff.sql.dialects import POSTGRESQL
 
-_numbers = count(1)
+END_OTHERS = """
+SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 
 
 @pytest.fixture(scope="session")
@@ -33,13 +35,22 @@ def cluster() -> Iterator[Postgresql]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-@pytest.fixture
-def bare_dsn(cluster: Postgresql) -> str:
-    """A database without tables."""
-    name = f"test_{next(_numbers)}"
+@pytest.fixture(scope="session")
+def database(cluster: Postgresql) -> str:
+    """The one database of all tests: a new one is 7 MB of files."""
     with psycopg.connect(cluster.dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return cluster.dsn.rpartition("/")[0] + f"/{name}"
+        connection.execute("CREATE DATABASE tests")
+    return cluster.dsn.rpartition("/")[0] + "/tests"
+
+
+@pytest.fixture
+def bare_dsn(database: str) -> str:
+    """A database without tables, and without connections of earlier tests."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(END_OTHERS)
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return database
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.http.client import until
+from tests.http.forking import fork_server
 from tests.http.process import ServerProcess
 from tests.metadata.zookeeper_server import free_port
 
@@ -25,7 +26,8 @@ def started(home: Path, port: int, metadata: str) -> Iterator[ServerProcess]:
         f"cluster.transactions_directory={home / 'transactions'}",
     ]
     flags = [word for each in settings for word in ("--set", each)]
-    server = ServerProcess(home, "--data", f"{home / 'data'}", "--port", f"{port}", *flags)
+    arguments = ["--data", f"{home / 'data'}", "--port", f"{port}", *flags]
+    server = ServerProcess(home, *arguments, forks=fork_server())
     try:
         yield server
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
-from tests.http.forking import ForkServer
+from tests.http.forking import fork_server
 from tests.http.over_session import ClientOverSession
 from tests.http.process import ServerProcess, serve
 
@@ -120,17 +120,15 @@ def new_server(tmp_path: Path) -> Iterator[NewServer]:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Starts `python server.py` with these very arguments, and does not wait for it to be ready.
+    """Starts `server.py` with these very arguments, and does not wait for it to be ready.
 
-    `forks`: forks the process, for a test of what `main` makes of the arguments.
+    `is_forked` False: as users start it, for a test of what comes before `main`.
     """
     started: list[ServerProcess] = []
 
-    def start(
-        *arguments: str, home: Path | None = None, forks: ForkServer | None = None
-    ) -> ServerProcess:
+    def start(*arguments: str, home: Path | None = None, is_forked: bool = True) -> ServerProcess:
         place = tmp_path / "home" if home is None else home
-        running = ServerProcess(place, *arguments, forks=forks)
+        running = ServerProcess(place, *arguments, forks=fork_server() if is_forked else None)
         started.append(running)
         return running
 

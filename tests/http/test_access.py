@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.client import JSON, Client, Reply, ok, refused, until
+from tests.http.forking import fork_server
 from tests.http.process import ServerProcess, serve
 from tests.secret_values import hash_of_token, require_no_secret, token_of
 from tuff import Client as TuffClient
@@ -150,7 +151,8 @@ def test_a_changed_file_takes_effect_and_a_wrong_one_changes_nothing(tmp_path: P
 def test_a_file_that_is_not_valid_ends_the_start(tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     file.write_text("[principals.a]\ntokens = ['hunter2']")
-    server = ServerProcess(tmp_path / "home", "--port", "0", "--set", f"server.access_file={file}")
+    arguments = ["--port", "0", "--set", f"server.access_file={file}"]
+    server = ServerProcess(tmp_path / "home", *arguments, forks=fork_server())
 
     assert server.wait_exit() == 2
     assert "server.access_file" in server.stderr()

@@ -14,12 +14,11 @@ import tuff
 from tests.http.calls import TRANSACTIONS, Topic, begin, created
 from tests.http.client import ok, refused, until
 from tests.http.conftest import Launch, NewServer, one_sentence
-from tests.http.forking import fork_server
 from tests.http.process import START_WITHIN_S, ServerProcess
 
 
 def test_a_ready_server_prints_one_line_with_its_address(launch: Launch) -> None:
-    running = launch("--data", "here", "--port", "0").wait_ready()
+    running = launch("--data", "here", "--port", "0", is_forked=False).wait_ready()
 
     assert running.stdout() == f"tuff ready on http://127.0.0.1:{running.port}\n"
     assert running.port > 0
@@ -98,7 +97,7 @@ def test_data_that_is_no_directory_is_told_in_a_sentence(launch: Launch, tmp_pat
 def test_data_with_a_name_that_is_not_utf8_is_told_in_a_sentence(
     launch: Launch, tmp_path: Path
 ) -> None:
-    running = launch("--data", "odd\udcff", "--port", "0")
+    running = launch("--data", "odd\udcff", "--port", "0", is_forked=False)
 
     assert running.wait_exit() == 2
     assert r"the name 'odd\udcff' is not UTF-8; give another directory" in one_sentence(running)
@@ -145,7 +144,7 @@ def test_settings_come_from_a_file_and_set_wins(launch: Launch, tmp_path: Path) 
 def test_an_impossible_setting_ends_the_start_and_is_named(
     launch: Launch, arguments: list[str], named: str
 ) -> None:
-    running = launch("--data", "d", "--port", "0", *arguments, forks=fork_server())
+    running = launch("--data", "d", "--port", "0", *arguments)
 
     assert running.wait_exit() == 2
     said = one_sentence(running)
@@ -156,7 +155,7 @@ def test_an_impossible_setting_ends_the_start_and_is_named(
 
 @pytest.mark.parametrize("arguments", [["--bogus"], ["--port", "x"], ["--set"], ["surprise"]])
 def test_an_unknown_flag_ends_the_start(launch: Launch, arguments: list[str]) -> None:
-    running = launch("--data", "d", *arguments, forks=fork_server())
+    running = launch("--data", "d", *arguments)
 
     assert running.wait_exit() == 2
     assert arguments[0].lstrip("-") in one_sentence(running)
@@ -280,7 +279,7 @@ def test_a_users_own_modules_shadow_nothing_of_the_server(launch: Launch, tmp_pa
     for name in ("tx", "messaging", "process", "tuff", "tuff_storage"):
         (home / f"{name}.py").write_text("raise SystemExit('a user file was imported')\n")
 
-    running = launch("--data", "d", "--port", "0").wait_ready()
+    running = launch("--data", "d", "--port", "0", is_forked=False).wait_ready()
 
     client = running.client()
     ok(client.get("/health/live"))

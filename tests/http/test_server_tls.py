@@ -13,6 +13,7 @@ import trustme
 
 import tuff
 from tests.http.client import until
+from tests.http.forking import fork_server
 from tests.http.process import ServerProcess, serve
 from tests.http.session_client import END, START, SessionClient
 from tuff.protocol.ids import TopicId
@@ -196,7 +197,7 @@ def test_files_that_are_not_valid_end_the_start(tmp_path: Path) -> None:
     files = Files(tmp_path / "files")
     files.key.write_text("no key")
     arguments = [word for each in files.settings() for word in ("--set", each)]
-    server = ServerProcess(tmp_path / "home", "--port", "0", *arguments)
+    server = ServerProcess(tmp_path / "home", "--port", "0", *arguments, forks=fork_server())
 
     assert server.wait_exit() == 2
     assert f"server.tls_key_file {files.key} has no private key in PEM" in server.stderr()

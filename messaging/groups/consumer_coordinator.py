@@ -266,7 +266,7 @@ class GroupCoordinator:
     async def committed(self, group_log: TopicId) -> GroupState:
         """The state, in which every offset is decided whose transaction has ended.
 
-        Raises: GroupNotFoundError; TransactionsUnavailableError: there are such offsets.
+        Raises: GroupNotFoundError.
         """
         async with self._turn(group_log) as group:
             await self._logs.end_transactions(group)
@@ -275,8 +275,7 @@ class GroupCoordinator:
     async def reset(self, group_log: TopicId, offsets: Mapping[str, MessageId | None]) -> None:
         """Set or forget (None) offsets of partitions that no member has.
 
-        Raises: FuturePositionError; GroupNotFoundError, GroupNotEmptyError;
-            TransactionsUnavailableError.
+        Raises: FuturePositionError; GroupNotFoundError, GroupNotEmptyError.
         """
         self._committer.require_ready()
         for name, after in offsets.items():

@@ -20,7 +20,7 @@ from messaging.groups.log_records import DamagedRecordOfGroupError, RecordFormat
 from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic
 from messaging.model.visibility import Undecided, Verdict, visibility
-from messaging.read.poll import Poll, Polls
+from messaging.read.poll import Poll, Polls, fresh_snapshot
 from messaging.topic_changes import TopicChanges
 from messaging.write.publish import Publisher
 from messaging.write.write_batch import WriteBatch
@@ -185,10 +185,10 @@ class GroupLogs(Generic[S, M, R]):
 
     async def end_transactions(self, group: LoadedGroup[S, M]) -> None:
         """Let the records of transactions that have committed count, and drop those of others that
-        have ended. Raises: TransactionsUnavailableError."""
+        have ended."""
         if not group.undecided:
             return
-        snapshot = await self._state.transactions.snapshot()
+        snapshot = await fresh_snapshot(self._state)
         ended = {
             pointer: first
             for pointer, first in group.undecided.items()

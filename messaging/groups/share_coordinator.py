@@ -274,8 +274,7 @@ class ShareGroups:
         )
 
     async def show(self, topic: TopicId, group: str) -> ShareGroupView:
-        """A group of a topic or partition. Raises: TopicNotFoundError, GroupNotFoundError,
-        TransactionsUnavailableError."""
+        """A group of a topic or partition. Raises: TopicNotFoundError, GroupNotFoundError."""
         partitions = await self._partitions_of(topic, group)
         return _sum_of([await self._show(each, group) for each in partitions])
 

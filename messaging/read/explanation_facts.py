@@ -36,7 +36,7 @@ from messaging.read.explanation_decision import (
     explain_delayed,
 )
 from messaging.read.offsets_and_splits import first_indexed, first_live, first_undecided
-from messaging.read.poll import Poll, query_of, snapshot_for
+from messaging.read.poll import Poll, may_read_again, query_of, snapshot_for
 from messaging.settings import MessagingSettings
 from tuff.protocol import operations
 from tuff.protocol.errors import (
@@ -95,14 +95,14 @@ class Explainer:
         """Why a reader with the snapshot of this poll does or does not receive the message. Topics
         of other namespaces are searched if `may_read` is true for them.
 
-        Raises: TransactionsUnavailableError, StorageUnavailableError, and what
-        `TransactionView.snapshot_of` raises.
+        Raises: TransactionsUnavailableError: they are down, and the message is undecided, or one
+            before it; StorageUnavailableError, and what `TransactionView.snapshot_of` raises.
         """
         self._store.require_up()
         # As in a poll: the snapshot first and the rows second. The index before both, as for the
         # offsets of a topic.
         indexed = self._indexed(topic)
-        snapshot = await snapshot_for(self._state.transactions, poll)
+        snapshot = await snapshot_for(self._state, poll)
         without: list[Facts] = []
         for found, record in self._logs(topic):
             facts = await self._facts(found, record, id, poll, snapshot)
@@ -115,8 +115,12 @@ class Explainer:
             elsewhere = await self._elsewhere(topic, id, may_read)
             facts = replace(facts, topic=topic, elsewhere=elsewhere)
         if isinstance(facts.row, StoredRow) and facts.query is not None:
+            pointer = facts.row.pointer
             blocker = await self._blocker(facts, facts.query, indexed, poll)
             facts = replace(facts, blocker=blocker)
+            is_blocked = blocker is not None or visibility(pointer, snapshot) is Verdict.BLOCK
+            if is_blocked and await may_read_again(self._state, snapshot):
+                return await self.explain(topic, id, poll, may_read=may_read)
         return Explained(explain(facts), facts.topic, facts.generation, facts.status)
 
     async def explain_delayed(self, topic: TopicId, id: DelayedId) -> Explained:

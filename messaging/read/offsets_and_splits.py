@@ -48,6 +48,7 @@ from messaging.model.visibility import (
 )
 from messaging.read.poll import (
     Poll,
+    may_read_again,
     query_of,
     require_generation,
     require_in_progress,
@@ -123,7 +124,7 @@ class TopicOffsets:
         indexed: list[IndexedRange] = []
         if isolation is Isolation.COMMITTED:
             indexed += self._state.index.undecided_in(log.id, before.generation)
-        snapshot = await snapshot_for(self._state.transactions, poll)
+        snapshot = await snapshot_for(self._state, poll)
         found, record = require_log(self._store, self._state, topic)
         query = self._query(found, record, poll, BEGINNING, snapshot)
         query = replace(query, high_water_mark=high_water_mark)
@@ -133,6 +134,8 @@ class TopicOffsets:
             partial(decided_end, query=query, undecided_from=undecided_from)
         )
         await require_in_progress(self._state.transactions, poll)
+        if blocking_pointer is not None and await may_read_again(self._state, snapshot):
+            return await self.offsets(topic, isolation=isolation)
         transactions = self._state.transactions
         blocked_by = (
             None if blocking_pointer is None else transactions.open_transaction_id(blocking_pointer)

@@ -61,7 +61,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.media_types import Encoding, MediaType
-from tuff.protocol.pointer_list import PointerList
+from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
 
@@ -250,7 +250,7 @@ class Polls:
     async def _snapshot(self, poll: Poll) -> Transaction | None:
         snapshot = poll.transaction
         if snapshot is None:
-            return await snapshot_for(self._state.transactions, poll)
+            return await snapshot_for(self._state, poll)
         own = {snapshot.transaction_id, snapshot.write_pointer, *snapshot.checkpoint_write_pointers}
         if not any(map(self._state.index.has_ranges, own)):
             return snapshot
@@ -293,6 +293,9 @@ class Polls:
                     return _nothing_read(query)
         if waiter.is_set():
             await require_in_progress(self._state.transactions, poll)
+        is_blocked = result.blocking_row is not None and not result.messages
+        if is_blocked and await may_read_again(self._state, query.snapshot):
+            return _nothing_read(query)
         return result
 
     async def _read_store(self, topic: Topic, query: Query) -> ReadResult:
@@ -462,14 +465,39 @@ def require_generation(topic: Topic, generation: int) -> TopicRecord:
     return record
 
 
-async def snapshot_for(transactions: TransactionView, poll: Poll) -> Transaction | None:
-    """The snapshot of a poll; None if it reads everything. Raises: TransactionsUnavailableError,
-    and what `TransactionView.snapshot_of` raises."""
+async def snapshot_for(state: StoreState, poll: Poll) -> Transaction | None:
+    """The snapshot of a poll; None if it reads everything. Raises: what
+    `TransactionView.snapshot_of` raises."""
     if poll.transaction is not None:
         return poll.transaction
     if poll.tx is not None:
-        return await transactions.snapshot_of(poll.tx)
-    return await transactions.snapshot() if poll.isolation is Isolation.COMMITTED else None
+        return await state.transactions.snapshot_of(poll.tx)
+    return await fresh_snapshot(state) if poll.isolation is Isolation.COMMITTED else None
+
+
+async def fresh_snapshot(state: StoreState) -> Transaction:
+    """A snapshot taken after this call. While transactions are down, it is made from the pointer
+    index: all rows that have left it are decided, and each of the others blocks the reader, for
+    which `may_read_again` has the reason."""
+    try:
+        return await state.transactions.snapshot()
+    except TransactionsUnavailableError:
+        return Transaction(
+            transaction_id=POINTER_MAX,
+            read_pointer=POINTER_MAX,
+            write_pointer=POINTER_MAX,
+            in_progress=PointerList(state.index.pointers()),
+        )
+
+
+async def may_read_again(state: StoreState, snapshot: Transaction | None) -> bool:
+    """Whether a reader that this snapshot blocks may go on in a newer one at once: transactions
+    were down when it was taken, and are up. Raises: TransactionsUnavailableError: they are down,
+    and it is not known how the transaction ended that blocks the reader."""
+    if snapshot is None or snapshot.transaction_id != POINTER_MAX:
+        return False
+    await state.transactions.snapshot()
+    return True
 
 
 async def require_in_progress(transactions: TransactionView, poll: Poll) -> None:

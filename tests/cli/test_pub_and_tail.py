@@ -204,12 +204,14 @@ def test_a_follower_survives_a_stopped_transaction_service(
 ) -> None:
     topic = tuff.TopicId("default", "patient")
     client.topics.create(topic)
-    client.publish(topic, "there")
+    tx = client.transactions.start()
+    client.publish(topic, "there", transaction=tx)
     command = ["tail", "patient", "-f", "--from", "earliest", "--isolation", "committed"]
     with ExitStack() as running:
         with transactions_stopped(server.url):
             follower = running.enter_context(started(*command, "-n", "1", url=server.url))
             said = follower.errors.readline()
+        client.transactions.commit(tx)
         out, rest = follower.process.communicate(timeout=60)
 
     reader = "tuff: the subscription of default:patient"
@@ -219,15 +221,22 @@ def test_a_follower_survives_a_stopped_transaction_service(
     assert follower.process.returncode == 0
 
 
-def test_a_tail_without_follow_fails_while_the_service_is_stopped(
+def test_a_tail_without_follow_fails_at_an_undecided_message_while_the_service_is_stopped(
     run: Tuff, client: tuff.Client
 ) -> None:
-    client.topics.create(tuff.TopicId("default", "impatient"))
+    topic = tuff.TopicId("default", "impatient")
+    client.topics.create(topic)
+    client.publish(topic, "plain")
 
+    with transactions_stopped(client.url):
+        decided = run("tail", "impatient", "--isolation", "committed")
+    client.publish(topic, "undecided", transaction=client.transactions.start())
     with transactions_stopped(client.url):
         done = run("tail", "impatient", "--isolation", "committed")
 
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (decided.returncode, decided.stdout[-7:]) == (0, " plain\n")
+    assert done.returncode == 1
+    assert "the transaction service is stopped" in done.stderr
 
 
 def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Path) -> None:

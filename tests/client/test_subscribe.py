@@ -165,12 +165,14 @@ def test_a_subscription_survives_the_restart_of_its_server(
 def test_a_subscription_waits_while_the_transaction_service_is_down(
     server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
 ) -> None:
-    client.publish(topic, "patience")
+    pointer = client.transactions.start().write_pointer
+    client.publish(topic, "patience", transaction=pointer)
     waits: list[float] = []
 
     def start_again(seconds: float, _stop: object) -> None:
         waits.append(seconds)
         service(client, "start")
+        client.transactions.commit(pointer)
 
     client._driver._pause = start_again
     service(client, "stop")

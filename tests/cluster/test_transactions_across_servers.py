@@ -601,13 +601,40 @@ async def test_a_server_that_still_asks_the_earlier_leader_gets_no_permit_and_no
 ) -> None:
     s1, _, s3 = cluster.servers.values()
     tx = await s1.begin()
+    await s3.publish(C, b"plain")
     await cluster.elect("s2")
     s3.view.stale_leader = Owner("s1", "http://s1")
 
     with pytest.raises(TransactionsUnavailableError):
         await s3.publish(C, b"c", pointer=tx.transaction_id)
     with pytest.raises(TransactionsUnavailableError):
-        await s3.committed(C)
+        await s3.transactions.snapshot()
+    assert await s3.committed(C) == [b"plain"]
+
+
+async def test_a_server_without_a_leader_serves_what_is_decided_and_refuses_the_rest(
+    cluster: Cluster,
+) -> None:
+    s1, _, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s3.publish(C, b"plain")
+    await s3.publish(C, b"undecided", pointer=tx.transaction_id)
+    cluster.network.loses_request = lambda sent: sent.name == "snapshot"
+
+    asked = len(cluster.network.calls)
+    assert await s3.committed(C) == [b"plain"]
+    assert cluster.network.calls[asked].name == "snapshot"
+    found = await s3.messaging.polls.poll(C, Poll(isolation=Isolation.COMMITTED))
+    behind = Poll(
+        isolation=Isolation.COMMITTED, start=MessageId.from_bytes(found.next_id), inclusive=False
+    )
+    with pytest.raises(TransactionsUnavailableError, match="does not answer"):
+        await s3.messaging.polls.poll(C, behind)
+
+    await s1.manager.runner.commit(tx.transaction_id, changes=[])
+    cluster.network.loses_request = lambda _sent: False
+    found = await s3.messaging.polls.poll(C, behind)
+    assert [each for _, each in found.items] == [b"undecided"]
 
 
 async def test_a_new_member_acknowledges_the_leader_before_it_joins_a_transaction(

@@ -157,15 +157,24 @@ async def test_a_message_that_is_committed_later_is_behind_the_start(
     assert await offsets(service.groups) == {FIRST.name: newest}
 
 
-async def test_without_transactions_a_start_at_latest_has_to_wait(
+async def test_without_transactions_a_start_at_latest_waits_for_undecided_messages(
     world: World, service: MessagingService
 ) -> None:
+    decided = await publish(service)
     world.transactions.is_up = False
+    await join(service.groups)
+    assert await offsets(service.groups) == {FIRST.name: decided}
+    await service.groups.leave(LOG, "m1", keeps_assignment=False)
+    await service.groups.delete(LOG)
 
+    world.transactions.is_up = True
+    await publish(service, pointer=world.transactions.start(1))
+    world.transactions.is_up = False
     with pytest.raises(TransactionsUnavailableError):
         await join(service.groups)
 
     world.transactions.is_up = True
+    world.commit(service, 1)
     newest = await publish(service)
     await join(service.groups)
     assert await offsets(service.groups) == {FIRST.name: newest}

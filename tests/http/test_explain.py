@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from messaging.read.explanation_decision import Reason
-from tests.http.calls import Topic, begin, created
+from tests.http.calls import TRANSACTIONS, Topic, begin, created
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.process import serve
@@ -91,6 +91,23 @@ def test_a_message_that_was_committed_after_the_snapshot_of_a_reader(
     assert (in_snapshot["visible"], in_snapshot["reason"]) == (False, "after_snapshot")
     refused(client.post(path, {}), 400, "bad_request")
     refused(client.get(path, tx=reader.id, isolation="all"), 400, "bad_request")
+
+
+def test_a_decided_message_is_explained_while_transactions_are_down(
+    new_server: NewServer,
+) -> None:
+    client = new_server().client()
+    topic = created(client, "default", "t")
+    first = published(topic, "first")
+    undecided = published(topic, "undecided", tx=begin(client).id)
+    behind = published(topic, "behind")
+
+    ok(client.post(f"{TRANSACTIONS}/service/stop"))
+
+    assert reason(topic, first) == (True, "visible")
+    for each in (undecided, behind):
+        path = f"{topic.path}/messages/{each}/explain"
+        refused(client.get(path), 503, "transactions_unavailable")
 
 
 def test_a_prepared_transaction_names_its_database(client: Client, topic: Topic) -> None:

@@ -21,9 +21,11 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
     TransactionAbortedError,
     TransactionCommittedError,
+    TransactionsUnavailableError,
 )
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Isolation
+from tuff.protocol.transaction import Transaction
 
 TTL_MS = 100_000  # the fixture's topic
 SLEEPS = Poll(isolation=Isolation.COMMITTED, wait_s=60)
@@ -399,3 +401,83 @@ async def test_a_wait_for_several_topics_ends_with_the_first_message_of_one(
     asked[missing.partition(0)] = Poll()
     found = await service.partition_waits.readable_of(asked, wait_s=60)
     assert found == [missing.partition(0), other.partition(0)]
+
+
+async def test_what_is_decided_is_readable_while_transactions_are_down(
+    world: World, service: MessagingService
+) -> None:
+    """Default reads were refused then, also on topics without any transactional message."""
+    for pointer in (7, 8, 9):
+        world.transactions.start(pointer)
+    await publish(service, b"plain")
+    await publish(service, b"rolled back", pointer=7)
+    await publish(service, b"committed", pointer=8)
+    await publish(service, b"of 9", pointer=9)
+    await publish(service, b"behind")
+    await world.abort(service, 7)
+    world.commit(service, 8)
+    world.transactions.is_up = False
+
+    result = await service.polls.poll(AUDIT, SLEEPS)
+    assert payloads(result) == [b"plain", b"committed"]
+    assert not result.caught_up
+    next_one = replace(SLEEPS, start=MessageId.from_bytes(result.next_id), inclusive=False)
+    with pytest.raises(TransactionsUnavailableError):
+        await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    with pytest.raises(TransactionsUnavailableError):
+        await woken(asyncio.ensure_future(service.polls.poll(AUDIT, next_one)))
+
+    world.transactions.is_up = True
+    world.commit(service, 9)
+    waiting = asyncio.ensure_future(service.polls.poll(AUDIT, next_one))
+    assert await woken(waiting) == [b"of 9", b"behind"]
+
+
+async def test_a_poll_that_waits_while_transactions_are_down_is_woken_by_a_message(
+    world: World, service: MessagingService
+) -> None:
+    await publish(service, b"decided", pointer=world.transactions.start(7))
+    world.commit(service, 7)
+    first = await service.polls.poll(AUDIT, SLEEPS)
+    world.transactions.is_up = False
+    next_one = replace(SLEEPS, start=MessageId.from_bytes(first.next_id), inclusive=False)
+
+    waiting = await settle_down(service.polls.poll(AUDIT, next_one))
+    assert not waiting.done()
+    await publish(service, b"plain")
+
+    assert await woken(waiting) == [b"plain"]
+
+
+async def test_a_poll_that_waits_learns_that_transactions_are_down(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    waiting = await settle_down(service.polls.poll(AUDIT, SLEEPS))
+    await publish(service, b"open", pointer=7)
+    world.transactions.is_up = False
+    await publish(service, b"behind")
+
+    with pytest.raises(TransactionsUnavailableError):
+        await woken(waiting)
+
+
+async def test_a_read_that_is_blocked_goes_on_once_transactions_are_up(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction ended between the snapshot of the reader and its question for the reason."""
+    await publish(service, b"decided", pointer=world.transactions.start(7))
+    world.transactions.is_up = False
+    snapshot = world.transactions.snapshot
+
+    async def comes_up() -> Transaction:
+        try:
+            return await snapshot()
+        finally:
+            world.transactions.is_up = True
+            world.commit(service, 7)
+
+    monkeypatch.setattr(world.transactions, "snapshot", comes_up)
+
+    reading = asyncio.ensure_future(service.polls.poll(AUDIT, SLEEPS))
+    assert await woken(reading) == [b"decided"]

@@ -334,7 +334,7 @@ class AsyncClient:
             TopicNotFoundError: the topic does not exist.
             ValueError: a parameter is not valid.
             DamagedRecordError: the next message fails its checksum; `members["next"]` is behind it.
-            TransactionsUnavailableError: `committed` can't be read now; `all` can.
+            TransactionsUnavailableError: the next message is undecided; `all` can be read.
             TransactionNotInProgressError: the pointer's transaction has ended.
         """
         question = PollQuestion(

@@ -22,6 +22,7 @@ from tuff.flows_and_retries import (
     Call,
     Flow,
     Retries,
+    ask,
     attempt,
     hook,
     note,
@@ -44,7 +45,7 @@ from tuff.protocol.requests import Delay, PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType, TransactionTypeLike
 from tuff.publish_calls import MessageBuffer, Publishable, all_checked
 from tuff.read_calls import PollQuestion
-from tuff.replies import Poll, Published
+from tuff.replies import Poll, Published, Renewed
 from tuff.requests_and_responses import of_type
 from tuff.stops import Stop, StoppedError
 
@@ -58,6 +59,11 @@ CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
 # older snapshot conflicts with more of what others commit.
 CHAINED_AGE_S_MAX = 0.1
 ENDED_BY_SERVER = (TransactionTimedOutError, TransactionInvalidatedError)
+# Seconds that the transaction of a batch lives without being renewed. What processes the batch
+# renews it three times in this time, so a handler may take any time, and a process that died
+# holds its messages back for no longer.
+LEASE_S = 30.0
+RENEW_S = LEASE_S / 3
 RUN_AGAIN = "it is rolled back; run the block again, with a longer `timeout` if it takes so long"
 
 
@@ -83,8 +89,10 @@ class CommitProtocol:
         client: str,
         offsets: Callable[[int], Call[None]] | None = None,
         chain_elapsed_s: Callable[[], float] | None = None,
+        is_renewed: bool = False,
     ) -> None:
         """`offsets`: commits offsets of a consumer group within the transaction of a pointer.
+        `is_renewed`, or with `offsets`: without a time-out, it lives while `renewal` is sent.
         `chain_elapsed_s`: each commit also starts the next transaction, which the next block uses
         if it begins in time; by this clock, in seconds, which never goes back.
 
@@ -99,8 +107,10 @@ class CommitProtocol:
         self._participants: list[AsyncTransactionAware] = list(
             {id(one): checked_participant(one) for one in participants}.values()
         )
+        self._has_lease = timeout_s is None and (is_renewed or offsets is not None)
+        lease_s = LEASE_S if self._has_lease else None
         self._start = partial(
-            transaction_calls.start, type=type, timeout_s=timeout_s, client=client
+            transaction_calls.start, type=type, timeout_s=timeout_s, client=client, lease_s=lease_s
         )
         self._chain_elapsed_s = chain_elapsed_s
         self._process = os.getpid()  # which has started the current and the next transaction
@@ -147,6 +157,14 @@ class CommitProtocol:
     def may_have_committed(self) -> bool:
         """Whether the latest transaction committed, or its outcome is not known."""
         return self._has_committed or self._is_unknown
+
+    def renewal(self) -> Call[Renewed] | None:
+        """What has to be sent each `RENEW_S` seconds while there is a transaction; None without
+        one, and without a lease. Any thread may call it."""
+        current = self._current
+        if current is None or not self._has_lease:
+            return None
+        return transaction_calls.renew(current.transaction_id)
 
     @property
     def interrupt(self) -> BaseException | None:
@@ -587,6 +605,7 @@ class Block(Protocol):
     def may_have_committed(self) -> bool: ...
     @property
     def interrupt(self) -> BaseException | None: ...
+    def renewal(self) -> Call[Renewed] | None: ...
     def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]: ...
     def finish(self) -> Flow[None]: ...
     def undo(self, cause: BaseException) -> Flow[None]: ...
@@ -626,6 +645,16 @@ class Opened(Generic[C]):
 
     protocol: Block
     context: C
+
+
+def renewed(protocols: Collection[Block]) -> Flow[None]:
+    """Renew the leases of these transactions that are in progress, once. What refuses or loses a
+    renewal is not raised: the next one follows, and the commit says whether it came too late."""
+    for protocol in protocols:
+        call = protocol.renewal()
+        if call is not None:
+            with suppress(TuffError):
+                yield from ask(call)
 
 
 def end_chains(protocols: Collection[CommitProtocol]) -> Flow[None]:

@@ -15,6 +15,7 @@ from tuff.commit_protocol import Opened, during
 from tuff.consumer_attempts import ConsumerRetries
 from tuff.consumer_options import Batch, DeliveryMode
 from tuff.dead_letters import cause_of
+from tuff.exactly_once_subscriber import is_out_of_time
 from tuff.failed_messages import check_signature
 from tuff.flows_and_retries import Flow, Hook, hook
 from tuff.group_member import ConsumerFlows
@@ -98,15 +99,21 @@ class ConsumerRun(Generic[C]):
     def _attempt(self, batch: Batch) -> Flow[Exception | None]:
         """The error that counts as a failed attempt. Raises: _ReadAgainError."""
         flows = self.flows
-        attempt = yield from flows.failures.attempt(self._process(batch), self._is_outside)
+        is_outside = partial(self._is_outside, is_single=len(batch) == 1)
+        attempt = yield from flows.failures.attempt(self._process(batch), is_outside)
         if attempt.counts:
             return attempt.error
         yield from flows.read_again(batch, attempt.error)
         raise _ReadAgainError from attempt.error
 
-    def _is_outside(self, error: TuffError) -> bool:
-        """Without a transaction and a policy, each error of the function is for the program."""
+    def _is_outside(self, error: TuffError, *, is_single: bool) -> bool:
+        """Without a transaction and a policy, each error of the function is for the program. If a
+        batch takes longer than its time-out, its messages are tried one by one; without a policy,
+        that is for the program."""
         flows = self.flows
+        if is_out_of_time(error) and flows.mode is DeliveryMode.EXACTLY_ONCE:
+            is_retried = is_single and flows.retries.policy is not None
+            return is_retried or flows.is_unrelated(error)
         is_plain = flows.mode is not DeliveryMode.EXACTLY_ONCE and flows.retries.policy is None
         return not is_plain and flows.is_unrelated(error)
 

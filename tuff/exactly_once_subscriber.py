@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
 from tuff import read_calls, topic_calls
-from tuff.commit_protocol import Opened, during
+from tuff.commit_protocol import RENEW_S, Opened, during, renewed
 from tuff.dead_letters import DeadLetter, cause_of, dead_letter_topic_of
 from tuff.errors import OutcomeUnknownError, WrongStateError
 from tuff.failed_messages import Failures, Letters, check_signature, given_up
@@ -27,6 +27,7 @@ from tuff.flows_and_retries import (
     Call,
     Flow,
     Hook,
+    Pause,
     Retries,
     ask,
     is_passing,
@@ -39,6 +40,7 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
     TransactionConflictError,
     TransactionInvalidatedError,
+    TransactionTimedOutError,
     TuffError,
 )
 from tuff.protocol.group_preferences import check_outage
@@ -63,6 +65,9 @@ REPORT_S = 5.0  # seconds between two reports of a position, each of which is a 
 LIST_S = 5.0  # seconds between two looks for partitions that were added, while messages come
 POLL_WAIT_S_MAX = (
     30.0  # seconds of one poll; a server accepts 60, and a longer wait is several polls
+)
+_UNRELATED_REASONS = frozenset(
+    {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH, InvalidReason.LEASE_EXPIRED}
 )
 ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs
 
@@ -110,6 +115,7 @@ class _Partition:
     reported: MessageId | None = None  # the position that the server knows
     alone_through: MessageId | None = None  # up to this id each message is a batch
     failed_count: int = 0  # attempts of the current batch
+    batch_failed_count: int = 0  # attempts that a failed batch counts for each of its messages
 
     def begin(self, stored: MessageId | None, question: PollQuestion) -> None:
         """Continue behind the stored position; None: as the question says."""
@@ -123,8 +129,7 @@ class _Partition:
         self._continue_at(poll.next_id, question)
         if self.alone_through is not None and poll[-1].id >= self.alone_through:
             self.alone_through = None
-        # The batch that failed counts as the first attempt of each of its messages.
-        self.failed_count = 0 if self.alone_through is None else 1
+        self.failed_count = 0 if self.alone_through is None else self.batch_failed_count
 
     def _continue_at(self, stored: MessageId | None, question: PollQuestion) -> None:
         self.stored = stored
@@ -159,6 +164,7 @@ class SubscriberFlows(Generic[C]):
         self._turn = 0  # which partition is read first
         self._outages = Outages(f"the subscriber of {plan.topic}", chance=chance)
         self._is_working = False
+        self._opened: Opened[C] | None = None  # the transaction of the newest batch
         self._stop = Stop()
         consumer = f"the subscriber of {plan.topic}"
         self._failures = Failures(consumer, plan.outage, self._stop, chance)
@@ -184,6 +190,13 @@ class SubscriberFlows(Generic[C]):
         Raises: WrongStateError: a run or a step is in progress.
         """
         yield from self._exclusively(self._run())
+
+    def renewals(self, is_done: Stop) -> Flow[None]:
+        """Renew the lease of the transaction of each batch, beside `run` or `step`."""
+        while not is_done.is_set:
+            yield from unless(is_done, paused(Pause(RENEW_S)))
+            if self._opened is not None and not is_done.is_set:
+                yield from renewed([self._opened.protocol])
 
     def _exclusively(self, work: Flow[T]) -> Flow[T]:
         if self._is_working:
@@ -459,15 +472,17 @@ class SubscriberFlows(Generic[C]):
         except _PositionMovedError:
             partition.question = None
         except TuffError as error:
-            if not is_unrelated_to_messages(error):
+            if not is_unrelated_to_messages(error) and not is_out_of_time(error):
                 raise
+            if is_out_of_time(error):
+                log.warning("the subscriber of %s tries a message again: %s", partition.id, error)
             partition.question = None
             yield from self._pause(1)
         return 0
 
     def _attempt(self, partition: _Partition, poll: Poll) -> Flow[Exception | None]:
         """Process a batch in a transaction; returns the error that counts as a failed attempt."""
-        opened = self._plan.open_one()
+        self._opened = opened = self._plan.open_one()
         try:
             work = self._process(partition, poll, opened)
             yield from during(opened.protocol, work, self._stop)
@@ -475,6 +490,8 @@ class SubscriberFlows(Generic[C]):
             raise
         except TuffError as error:
             if is_passing(error) or is_unrelated_to_messages(error):
+                raise
+            if is_out_of_time(error) and len(poll) == 1:
                 raise
             return error
         except Exception as error:  # noqa: BLE001 - an error of `process`; the dead letter has it
@@ -494,7 +511,7 @@ class SubscriberFlows(Generic[C]):
             raise _PositionMovedError
 
     def _failed(self, partition: _Partition, poll: Poll, error: Exception) -> Flow[int]:
-        partition.failed_count += 1
+        partition.failed_count += not is_out_of_time(error)
         if len(poll) > 1:
             self._failures.failed_batch(partition.id, (poll[0].id, poll[-1].id), error)
         else:
@@ -503,6 +520,7 @@ class SubscriberFlows(Generic[C]):
             # The messages of this batch are now processed one by one, so that only the one that
             # fails goes to the dead letters.
             partition.alone_through = poll[-1].id
+            partition.batch_failed_count = partition.failed_count
         elif partition.failed_count >= self._plan.attempts:
             yield from self._give_up_message(partition, poll, error)
             return len(poll)
@@ -604,11 +622,18 @@ def check_positions(positions: object) -> None:
 
 def is_unrelated_to_messages(error: TuffError) -> bool:
     """Whether the transaction ended for a reason outside of the batch: a conflict with another
-    transaction, an invalidation by a client, or a crash of the server (protocol §5.2)."""
+    transaction, an invalidation by a client, a crash of the server, or a lease that nothing could
+    renew in time (protocol §5.2)."""
     if isinstance(error, TransactionInvalidatedError):
-        reasons = {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH}
-        return error.members.get("reason") in reasons
+        return error.members.get("reason") in _UNRELATED_REASONS
     return isinstance(error, TransactionConflictError)
+
+
+def is_out_of_time(error: Exception) -> bool:
+    """Whether the transaction took longer than its time-out. That is never counted as a failure of
+    a message: the next attempt may be faster, as that of a smaller batch. (One that blocked readers
+    for too long is: it published messages before its commit, and would do so again.)"""
+    return isinstance(error, TransactionTimedOutError)
 
 
 class _PositionMovedError(Exception):

@@ -19,7 +19,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Generic, Protocol, TypeVar
 
 from tuff import group_calls, read_calls, topic_calls
-from tuff.commit_protocol import Opened
+from tuff.commit_protocol import RENEW_S, Opened, renewed
 from tuff.consumer_attempts import ConsumerRetries
 from tuff.consumer_options import Batch, BatchEnd, Callback, ConsumerPlan, DeliveryMode
 from tuff.dead_letters import Cause
@@ -249,6 +249,7 @@ class ConsumerFlows(Generic[C]):
             if self._closing.is_set:  # `close` sets this one first
                 return
             try:
+                yield from self._renew_transactions()
                 yield from self._beat()
             except TuffError as error:
                 if self._heartbeat_outages.is_outage(error):
@@ -258,7 +259,12 @@ class ConsumerFlows(Generic[C]):
                 self._news.set()
             else:
                 self._heartbeat_outages.end()
-            yield from unless(self._due, paused(Pause(self._interval_s())))
+            yield from unless(self._due, paused(Pause(min(self._interval_s(), RENEW_S))))
+
+    def _renew_transactions(self) -> Flow[None]:
+        """A handler may take any time: the transaction of its batch lives as long as its member."""
+        if (handed := self._handed) is not None:
+            yield from renewed([each.protocol for each in handed.transactions])
 
     def _beat(self) -> Flow[None]:
         held = self._held

@@ -1,6 +1,7 @@
 """A worker of a share group: leases, renewals, acknowledgements, retries (protocol §3.12).
 
-    background:  renew the leases of all messages that the worker has, three times in a lease
+    background:  renew the leases of all messages that the worker has, and of their transactions,
+                 three times in a lease
     poll:        settle the previous batch; take the next one; give up what killed other workers
     run:         process message by message; release, or give up, those that fail
 
@@ -21,7 +22,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from tuff import share_calls
-from tuff.commit_protocol import Opened, during
+from tuff.commit_protocol import RENEW_S, Opened, during, renewed
 from tuff.consumer_options import DeliveryMode, DeliveryModeLike
 from tuff.dead_letters import (
     SHARE_PREFIX,
@@ -32,7 +33,7 @@ from tuff.dead_letters import (
     dead_letter_topic_of,
 )
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.exactly_once_subscriber import is_unrelated_to_messages
+from tuff.exactly_once_subscriber import is_out_of_time, is_unrelated_to_messages
 from tuff.failed_messages import (
     Failure,
     Failures,
@@ -136,11 +137,13 @@ class ShareConsumerFlows(Generic[C]):
 
     def renewals(self) -> Flow[None]:
         """Renew leases until `close`."""
-        interval_s = self.plan.lease_s / RENEWALS_COUNT
+        interval_s = min(self.plan.lease_s / RENEWALS_COUNT, RENEW_S)
         while not self._closing.is_set:
             yield from unless(self._closing, paused(Pause(interval_s)))
             try:
                 yield from unless(self._closing, self._renew())
+                protocols = [each.opened.protocol for each in self._transactions]
+                yield from unless(self._closing, renewed(protocols))
             except TuffError as error:
                 log.warning("%s could not renew its leases: %s", self, error.detail)
 
@@ -364,7 +367,7 @@ class ShareConsumerFlows(Generic[C]):
 
     def _process(self, message: Message, work: Flow[None]) -> Flow[None]:
         self._begun |= {message.id}
-        attempt = yield from self._failures.attempt(work, _is_outside)
+        attempt = yield from self._failures.attempt(work, self._is_outside)
         if not attempt.counts:
             self._begun -= {message.id}
             yield from self._quietly(self._release([message]))
@@ -373,6 +376,10 @@ class ShareConsumerFlows(Generic[C]):
             if self.plan.retry is None:
                 raise attempt.error
             yield from self._failed(message, attempt.error)
+
+    def _is_outside(self, error: TuffError) -> bool:
+        """Without a policy, a time-out is for the program."""
+        return _is_outside(error) or (self.plan.retry is not None and is_out_of_time(error))
 
     def _work(
         self,

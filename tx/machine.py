@@ -382,8 +382,8 @@ class Machine:
         Raises:
             StartWithdrawnError: the client has given the request up.
             QuotaExceededError: the caller has too many open.
-            InvalidTimeoutError: not above 0, above the maximum, or given for a long one; or so of
-                the lease, which only a long one takes.
+            InvalidTimeoutError: not above 0, above the maximum, or given for a long one; or the
+                lease is not above 0, or above its maximum.
         """
         state, now_ms = self._records.state, self._turn_ms
         lives_ms, lease = self._durations(request.type, request.timeout_s, request.lease_s)

@@ -200,7 +200,7 @@ class Sinks:
             ForbiddenError: the transaction in progress belongs to another principal.
             QuotaExceededError: the caller has too many transactions open.
         """
-        lease = lease_ms(self._settings, TransactionType.LONG, lease_s)
+        lease = lease_ms(self._settings, lease_s)
         return await self._durable.within_time(self._begin(asked, lease, client, caller))
 
     async def _begin(

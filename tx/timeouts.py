@@ -100,11 +100,14 @@ def durations_ms(
     timeout_s: float | None,
     lease_s: float | None,
 ) -> tuple[int, int | None]:
-    """How long a transaction may live, and how long without being renewed, in ms.
+    """How long a transaction may live, and how long without being renewed, in ms. A short one with
+    a lease and without a time-out may live as long as any short one.
 
     Raises: InvalidTimeoutError: as `timeout_ms` and `lease_ms`.
     """
-    return timeout_ms(settings, kind, timeout_s), lease_ms(settings, kind, lease_s)
+    if kind is TransactionType.SHORT and lease_s is not None and timeout_s is None:
+        timeout_s = settings.max_timeout_s
+    return timeout_ms(settings, kind, timeout_s), lease_ms(settings, lease_s)
 
 
 def timeout_ms(
@@ -131,20 +134,14 @@ def timeout_ms(
     return _in_ms(timeout_s)
 
 
-def lease_ms(
-    settings: TransactionSettings, kind: TransactionType, lease_s: float | None
-) -> int | None:
+def lease_ms(settings: TransactionSettings, lease_s: float | None) -> int | None:
     """How long a transaction lives without being renewed, in ms, at least 1; None without a lease.
 
     Raises:
-        InvalidTimeoutError: the lease is not above 0, above the maximum, or of a short one.
+        InvalidTimeoutError: the lease is not above 0, or above the maximum.
     """
     if lease_s is None:
         return None
-    if kind is TransactionType.SHORT:
-        raise InvalidTimeoutError(
-            "a lease is for long transactions; a short one ends after its timeout anyway"
-        )
     if not 0 < lease_s <= settings.lease_max_s:
         raise InvalidTimeoutError(
             f"a lease is above 0 and at most {settings.lease_max_s:.15g} seconds, not "

@@ -1,17 +1,34 @@
 """Participants and a transport that record each step, and fail at the steps that a test names."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
+from tuff.blocking.client import Client
+from tuff.commit_protocol import RENEW_S
 from tuff.flows_and_retries import Call
 from tuff.participant import AsyncTransactionAware, TransactionAware
 from tuff.protocol.avro import decode_publish_request
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
 from tuff.requests_and_responses import Request
+from tuff.stops import Stop
 
 T = TypeVar("T")
+
+
+def replace_pauses(client: Client, pause: Callable[[float, Stop | None], object]) -> None:
+    """Let this be called in place of the pauses of a client, except those between renewals, which
+    a thread beside the program makes."""
+    really = client._driver._pause
+
+    def chosen(seconds: float, stop: Stop | None) -> None:
+        if seconds == RENEW_S:
+            really(seconds, stop)
+        else:
+            pause(seconds, stop)
+
+    client._driver._pause = chosen  # type: ignore[method-assign] # in place of waiting
 
 
 class Record:

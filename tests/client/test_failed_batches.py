@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tuff
+from tests.client.recording import replace_pauses
 from tuff import topic_calls
 from tuff.flows_and_retries import Call
 
@@ -49,7 +50,7 @@ class Bench:
 
 @pytest.fixture
 def bench(client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable) -> Bench:
-    client._driver._pause = lambda _seconds, _stop: None
+    replace_pauses(client, lambda _seconds, _stop: None)
     return Bench(client, topic, table)
 
 

@@ -21,6 +21,7 @@ from tuff.protocol.errors import (
     StaleMemberEpochError,
     TooManyMembersError,
     TopicNotFoundError,
+    TransactionInvalidatedError,
     TransactionTimedOutError,
     TuffError,
     UnknownMemberError,
@@ -621,12 +622,24 @@ def test_a_timeout_of_a_suspended_member_is_no_fault_of_its_batch(was_suspended:
             world.now_s += SESSION_S
         world.flows.stop()
 
+    run = ConsumerRun(world.flows, process, opener(world)).run()
+    if was_suspended:
+        world.run(run)
+    else:
+        with pytest.raises(TransactionTimedOutError):
+            world.run(run)
+    assert world.told()[-4:] == ["POST transactions", "POST offsets", "POST commit", "POST abort"]
+
+
+def opener(world: World, **times: Any) -> Callable[[Batch], Opened[Any]]:
+    """Opens the transactions of batches."""
+
     def open_one(batch: Batch) -> Opened[Any]:
         protocol = CommitProtocol(
             Retries(0),
             (),
             type="short",
-            timeout_s=None,
+            timeout_s=times.get("timeout_s"),
             client="tests",
             offsets=world.flows.offsets_of(batch),
         )
@@ -634,12 +647,53 @@ def test_a_timeout_of_a_suspended_member_is_no_fault_of_its_batch(was_suspended:
         world.flows.opened(opened)
         return opened
 
-    if was_suspended:
-        world.run(ConsumerRun(world.flows, process, open_one).run())
-    else:
-        with pytest.raises(TransactionTimedOutError):
-            world.run(ConsumerRun(world.flows, process, open_one).run())
-    assert world.told()[-4:] == ["POST transactions", "POST offsets", "POST commit", "POST abort"]
+    return open_one
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TransactionTimedOutError("too late"),
+        TransactionInvalidatedError("too late", members={"reason": "lease_expired"}),
+    ],
+)
+def test_a_timeout_is_never_a_failed_attempt_of_a_message(error: TuffError) -> None:
+    """A message whose handler succeeded five times became a dead letter."""
+    world = joined(World("exactly_once", retry=RetryPolicy(delays=[])))
+    world.errors["commit"] = [error] * 3
+    processed: list[bytes | None] = []
+
+    def process(batch: Batch, _context: None) -> None:
+        processed.append(payload(batch))
+        if len(processed) == 4:
+            world.flows.stop()
+
+    world.run(ConsumerRun(world.flows, process, opener(world)).run())
+
+    assert (processed, world.errors["commit"]) == ([b"a"] * 4, [])
+
+
+def test_the_transaction_of_a_batch_is_renewed_while_its_handler_runs() -> None:
+    world = joined(World("exactly_once"))
+    renewals: list[list[str]] = []
+
+    def process(_batch: Batch, _context: None) -> None:
+        world.told()
+        world.run(world.flows._renew_transactions())
+        renewals.append(world.told())
+        world.errors["renew"] = [TransactionTimedOutError("it has ended")]
+        world.run(world.flows._renew_transactions())  # the commit says so
+        world.flows.stop()
+
+    world.run(ConsumerRun(world.flows, process, opener(world)).run())
+    assert renewals == [["POST renew"]]
+    world.told()
+    world.run(world.flows._renew_transactions())  # there is none in progress
+    assert world.told() == []
+
+    world = joined(World("exactly_once"))
+    world.run(ConsumerRun(world.flows, process, opener(world, timeout_s=5.0)).run())
+    assert renewals[1:] == [[]]
 
 
 def test_offsets_of_what_was_passed_over_are_committed_while_the_member_waits() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import tuff
 from tests.client.proxy import losing
-from tests.client.recording import PlayedService, Record
+from tests.client.recording import PlayedService, Record, replace_pauses
 from tests.http.process import ServerProcess
 from tuff.flows_and_retries import Call
 from tuff.requests_and_responses import Response
@@ -30,7 +30,7 @@ def positions(table: tuff.TransactionalTable) -> tuff.TablePositions:
 def pauses(client: tuff.Client) -> list[float]:
     """The pauses of the client, which does not really wait."""
     waited: list[float] = []
-    client._driver._pause = lambda seconds, _stop: waited.append(seconds)
+    replace_pauses(client, lambda seconds, _stop: waited.append(seconds))
     return waited
 
 
@@ -141,7 +141,7 @@ def test_a_subscriber_that_begins_at_the_end_does_not_skip_a_batch_that_failed(
     assert subscriber.step() == 0
     bench.publish("a")
     bench.counter.poison[b"a"] = tuff.TransactionConflictError("another was faster")
-    bench.client._driver._pause = lambda *_: bench.counter.poison.clear()
+    replace_pauses(bench.client, lambda *_: bench.counter.poison.clear())
 
     assert [subscriber.step(), subscriber.step()] == [1, 0]
     assert bench.counter.batches == [[b"a"], [b"a"]]
@@ -333,7 +333,7 @@ def test_a_temporary_error_rolls_the_batch_back_and_loses_nothing(
         pauses.append(seconds)
         bench.counter.poison.clear()
 
-    bench.client._driver._pause = heal
+    replace_pauses(bench.client, heal)
     subscriber = bench.subscriber()
 
     assert [subscriber.step() for _ in range(4)] == [1, 1, 1, 0]
@@ -347,7 +347,7 @@ def test_a_temporary_error_rolls_the_batch_back_and_loses_nothing(
 def test_a_step_without_a_server_raises(bench: Bench) -> None:
     bench.publish("a")
     bench.counter.poison[b"a"] = tuff.errors.UnavailableError("away")
-    bench.client._driver._pause = lambda *_: bench.counter.poison.clear()
+    replace_pauses(bench.client, lambda *_: bench.counter.poison.clear())
     subscriber = bench.subscriber()
 
     with pytest.raises(tuff.errors.UnavailableError, match="away"):
@@ -613,7 +613,7 @@ def run_with(positions: tuff.TablePositions, answers: Sequence[bool]) -> list[fl
     """Have steps in which the server answers or does not; how long was waited between them."""
     client = tuff.Client(transport=Quiet(), client_id="tests", retries=0)
     pauses: list[float] = []
-    client._driver._pause = lambda seconds, _stop: pauses.append(seconds)
+    replace_pauses(client, lambda seconds, _stop: pauses.append(seconds))
     orders = tuff.TopicId("shop", "orders")
     subscriber = client.subscriber(orders, lambda *_: None, positions=positions)
     left = list(answers)

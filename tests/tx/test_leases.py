@@ -192,11 +192,29 @@ async def test_a_lease_out_of_range_is_refused(service: Service, lease_s: float)
         await leased(service, lease_s)
 
 
-async def test_only_a_long_transaction_has_a_lease_and_only_with_one_can_it_renew(
+async def test_a_short_transaction_with_a_lease_takes_any_time_while_it_is_renewed(
     service: Service,
 ) -> None:
-    with pytest.raises(InvalidTimeoutError, match="for long transactions"):
-        await service.begin(lease_s=10)
+    """That of a batch of messages ended after 30 seconds, however alive its consumer was."""
+    renewed, lapsed = await service.begin(lease_s=10), await service.begin(lease_s=10)
+    for _ in range(10):
+        await service.later(9_000)
+        await service.runner.renew(renewed.transaction_id)
+
+    assert await service.state_of(lapsed.transaction_id) == ("invalid", "lease_expired")
+    await service.runner.commit(renewed.transaction_id, changes=[])
+
+
+async def test_a_renewal_does_not_lengthen_a_time_out(service: Service) -> None:
+    tx = await service.begin(timeout_s=15, lease_s=10)
+    await service.later(9_000)
+    await service.runner.renew(tx.transaction_id)
+    await service.later(6_000)
+
+    assert await service.state_of(tx.transaction_id) == ("invalid", "timed_out")
+
+
+async def test_only_a_transaction_with_a_lease_can_renew_it(service: Service) -> None:
     tx = await service.begin(LONG)
 
     with pytest.raises(BadRequestError, match="has no lease"):

@@ -721,7 +721,7 @@ class AsyncClient:
             topic=topic_of(topic),
             question=read,
             process=process,
-            open_one=lambda: self._open((positions,)),
+            open_one=lambda: self._open((positions,), is_renewed=True),
             load=positions.load,
             save=positions.save,
             attempts=attempts,
@@ -916,6 +916,7 @@ class AsyncClient:
         *,
         type: TransactionTypeLike = "short",
         chain: bool = False,
+        is_renewed: bool = False,
     ) -> Opened[AsyncTransactionContext]:
         protocol = CommitProtocol(
             self._retries,
@@ -925,6 +926,7 @@ class AsyncClient:
             client=self.client_id,
             offsets=offsets,
             chain_elapsed_s=perf_counter if chain else None,
+            is_renewed=is_renewed,
         )
         if chain:
             self._chained.add(protocol)

@@ -150,8 +150,9 @@ class AsyncConsumer(Generic[C, D]):
         The transaction commits when the next batch is asked for, or when the block of the consumer
         ends without an error; an error that leaves that block rolls it back. If it conflicts, or
         the partition is lost meanwhile, this or another member reads the batch again.
-        `participants` and `timeout` are those of `Client.transaction`; with a database, those of
-        `Client.sql_transaction`: `consumer.transactions(connection)`.
+        `participants` are those of `Client.transaction`; with a database, of
+        `Client.sql_transaction`: `consumer.transactions(connection)`. `timeout`: seconds that a
+        batch may take (default: any time; its transaction is renewed while the consumer is open).
 
         Raises: what `poll`, and the end of such a transaction, raise.
         """
@@ -222,8 +223,8 @@ class AsyncConsumer(Generic[C, D]):
                 async with consumer.transaction(batch) as tx:
                     await tx.publish(copies, *(message.payload for message in batch))
 
-        All of it counts, or nothing. `participants` and `timeout` are those of
-        `Client.transaction`. `batch` is the one that `poll` returned last.
+        All of it counts, or nothing. `participants` are those of `Client.transaction`, and
+        `timeout` is that of `transactions`. `batch` is the one that `poll` returned last.
 
         Raises: WrongStateError: `batch` is another one; or a transaction has committed it, or may
             have (`OutcomeUnknownError`). Poll again: the consumer continues behind what committed.
@@ -255,7 +256,8 @@ class AsyncConsumer(Generic[C, D]):
         Raises:
             Exception: what `process` raises, without a `retry` policy. Its batch is not committed,
                 and the next `run` reads it again.
-            TransactionTimedOutError: a batch took longer than `timeout`.
+            TransactionTimedOutError: a batch took longer than `timeout`; with a `retry` policy it
+                is tried again, message by message, and no attempt is counted.
             OutcomeUnknownError: whether the last batch was committed can't be learned now. Call
                 `run` again: it continues behind what was committed.
         """

@@ -153,8 +153,9 @@ class AsyncShareConsumer:
                     async with consumer.transaction(message) as tx:
                         await tx.publish(copies, message.payload)
 
-        All of it counts, or nothing. `participants` and `timeout` are those of
-        `Client.transaction`.
+        All of it counts, or nothing. `participants` are those of `Client.transaction`. `timeout`:
+        seconds that the block may take (default: any time; its transaction is renewed while the
+        consumer is open).
 
         Raises, when its block ends, beside what `Client.transaction` raises:
             LeaseLostError: another worker has got one of the messages. All is rolled back.
@@ -178,6 +179,8 @@ class AsyncShareConsumer:
         Raises:
             Exception: what `process` raises, without a `retry` policy. That message and those that
                 were not processed are released.
+            TransactionTimedOutError: a message took longer than `timeout`; with a `retry` policy it
+                is tried again, and no attempt is counted.
             OutcomeUnknownError: whether the last transaction was committed can't be learned now.
         """
         await self._require_open()

@@ -1,9 +1,14 @@
 """The subscriber; `tuff.exactly_once_subscriber` has its flows."""
 
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from tuff.aio.driver import AsyncDriver
+from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
 from tuff.exactly_once_subscriber import SubscriberFlows
+from tuff.flows_and_retries import Flow
+from tuff.stops import Stop
+
+T = TypeVar("T")
 
 
 class AsyncSubscriber:
@@ -25,7 +30,7 @@ class AsyncSubscriber:
             TuffError: an error that a retry does not cure, such as TopicNotFoundError. Call `run`
                 again when its cause is gone.
         """
-        await self._driver.run(self._flows.run())
+        await self._renewing(self._flows.run())
 
     async def step(self) -> int:
         """Process one batch; returns how many messages are done, and 0 if none came within `wait`.
@@ -36,7 +41,17 @@ class AsyncSubscriber:
         Raises:
             TuffError: the server can't be reached, or refuses; the same step can be tried again.
         """
-        return await self._driver.run(self._flows.step())
+        return await self._renewing(self._flows.step())
+
+    async def _renewing(self, work: Flow[T]) -> T:
+        """Work, and renew the lease of each transaction beside it."""
+        renewals, is_done = AsyncHeartbeats(self._driver), Stop()
+        await renewals.begin(partial(self._flows.renewals, is_done))
+        try:
+            return await self._driver.run(work)
+        finally:
+            is_done.set()
+            await renewals.join()
 
     def stop(self) -> None:
         """Let `run` return after its batch, and at once while it waits. Any thread or signal

@@ -47,8 +47,9 @@ class AsyncTransactions:
 
         `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
         the server ends it (default: the server's; not for a long one). `client`: the name that
-        others see (default: this client's). `lease`: seconds, up to 3,600, until the server ends a
-        long one unless it is renewed (default: no lease). `messages_only`: no other store keeps
+        others see (default: this client's). `lease`: seconds, up to 3,600, until the server ends it
+        unless it is renewed (default: no lease); a short one has no other time-out then, unless
+        `timeout` is given. `messages_only`: no other store keeps
         its pointers, so that it leaves nothing on the list of invalid transactions.
         """
         name = self._name if client is None else client

@@ -714,7 +714,7 @@ class Client:
             topic=topic_of(topic),
             question=read,
             process=process,
-            open_one=lambda: self._open((positions,)),
+            open_one=lambda: self._open((positions,), is_renewed=True),
             load=positions.load,
             save=positions.save,
             attempts=attempts,
@@ -909,6 +909,7 @@ class Client:
         *,
         type: TransactionTypeLike = "short",
         chain: bool = False,
+        is_renewed: bool = False,
     ) -> Opened[TransactionContext]:
         protocol = CommitProtocol(
             self._retries,
@@ -918,6 +919,7 @@ class Client:
             client=self.client_id,
             offsets=offsets,
             chain_elapsed_s=perf_counter if chain else None,
+            is_renewed=is_renewed,
         )
         if chain:
             self._chained.add(protocol)

@@ -1,10 +1,14 @@
 # Generated from tuff/aio/subscriber.py by `make blocking`; change that one.
 """The subscriber; `tuff.exactly_once_subscriber` has its flows."""
 
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tuff.exactly_once_subscriber import SubscriberFlows
-from tuff.flows_and_retries import Driver
+from tuff.flows_and_retries import Driver, Flow, Heartbeats
+from tuff.stops import Stop
+
+T = TypeVar("T")
 
 
 class Subscriber:
@@ -26,7 +30,7 @@ class Subscriber:
             TuffError: an error that a retry does not cure, such as TopicNotFoundError. Call `run`
                 again when its cause is gone.
         """
-        self._driver.run(self._flows.run())
+        self._renewing(self._flows.run())
 
     def step(self) -> int:
         """Process one batch; returns how many messages are done, and 0 if none came within `wait`.
@@ -37,7 +41,17 @@ class Subscriber:
         Raises:
             TuffError: the server can't be reached, or refuses; the same step can be tried again.
         """
-        return self._driver.run(self._flows.step())
+        return self._renewing(self._flows.step())
+
+    def _renewing(self, work: Flow[T]) -> T:
+        """Work, and renew the lease of each transaction beside it."""
+        renewals, is_done = Heartbeats(self._driver), Stop()
+        renewals.begin(partial(self._flows.renewals, is_done))
+        try:
+            return self._driver.run(work)
+        finally:
+            is_done.set()
+            renewals.join()
 
     def stop(self) -> None:
         """Let `run` return after its batch, and at once while it waits. Any thread or signal

@@ -14,15 +14,21 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tuff import transaction_calls
-from tuff.commit_protocol import ENDED_BY_SERVER, RUN_AGAIN, advise, is_in_group_transaction
+from tuff.commit_protocol import (
+    ENDED_BY_SERVER,
+    LEASE_S,
+    RUN_AGAIN,
+    advise,
+    is_in_group_transaction,
+)
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.flows_and_retries import Flow, Retries, attempt, hook, note
+from tuff.flows_and_retries import Call, Flow, Retries, attempt, hook, note
 from tuff.protocol.errors import TransactionCommittedError, TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay
 from tuff.protocol.transaction import Transaction
 from tuff.publish_calls import MessageBuffer, Publishable, all_checked
-from tuff.replies import Published
+from tuff.replies import Published, Renewed
 from tuff.sql.database import Answer, Decider, SqlBlock
 from tuff.stops import Stop, StoppedError
 
@@ -46,7 +52,9 @@ class SqlProtocol:
         position: Callable[[], Flow[None]] | None = None,
     ) -> None:
         """`position`: stores the position of a consumer, as the last statement before the row of
-        the commit."""
+        the commit. Then without a time-out the transaction of the messages lives while `renewal` is
+        sent in time."""
+        self._has_lease = position is not None and timeout_s is None
         self._position = position
         self._retries = retries
         self._decider = decider
@@ -56,6 +64,7 @@ class SqlProtocol:
             type="short",
             timeout_s=timeout_s,
             client=client,
+            lease_s=LEASE_S if self._has_lease else None,
             messages_only=True,  # the rows of the database do not carry the pointer
         )
         self._process = os.getpid()  # in which the block is
@@ -86,6 +95,13 @@ class SqlProtocol:
     def interrupt(self) -> BaseException | None:
         """An interrupt that became a note on another error."""
         return self._interrupts[0] if self._interrupts else None
+
+    def renewal(self) -> Call[Renewed] | None:
+        """As that of `CommitProtocol`."""
+        current = self._transaction if self._entry is not None else None
+        if current is None or not self._has_lease:
+            return None
+        return transaction_calls.renew(current.transaction_id)
 
     @property
     def transaction(self) -> Transaction | None:

@@ -58,13 +58,13 @@ CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
 # Seconds in which a block has to begin to use the transaction that the commit before it started. An
 # older snapshot conflicts with more of what others commit.
 CHAINED_AGE_S_MAX = 0.1
-ENDED_BY_SERVER = (TransactionTimedOutError, TransactionInvalidatedError)
+_ENDED_BY_SERVER = (TransactionTimedOutError, TransactionInvalidatedError)
 # Seconds that the transaction of a batch lives without being renewed. What processes the batch
 # renews it three times in this time, so a handler may take any time, and a process that died
 # holds its messages back for no longer.
 LEASE_S = 30.0
 RENEW_S = LEASE_S / 3
-RUN_AGAIN = "it is rolled back; run the block again, with a longer `timeout` if it takes so long"
+_RUN_AGAIN = "it is rolled back; run the block again, with a longer `timeout` if it takes so long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +381,7 @@ class CommitProtocol:
     def _let_stores_join(self, transaction: Transaction) -> Flow[None]:
         # Before the participant writes: the server forgets an invalid transaction of messages only.
         if self._is_messages_only:
-            yield from self._retries.ask(transaction_calls.join(transaction.transaction_id))
+            yield from self._asked(transaction_calls.join(transaction.transaction_id))
             self._is_messages_only = False
 
     def remove(self, participant: AsyncTransactionAware) -> bool:
@@ -395,7 +395,7 @@ class CommitProtocol:
     def checkpoint(self) -> Flow[None]:
         """Give all participants a new write pointer in the same transaction."""
         pointer = self.transaction.transaction_id
-        current = yield from self._retries.ask(transaction_calls.checkpoint(pointer))
+        current = yield from self._asked(transaction_calls.checkpoint(pointer))
         self._current = current
         try:
             for participant in self._participants:
@@ -419,12 +419,11 @@ class CommitProtocol:
         """Let the commit publish these; returns what is known of them now. Messages that do not fit
         into memory are stored now, and those with a delay are published under the transaction."""
         pointer, checked = self.transaction.write_pointer, all_checked(topic, messages)
+        adding = self._messages.add(
+            topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self._retries
+        )
         try:
-            return (
-                yield from self._messages.add(
-                    topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self._retries
-                )
-            )
+            return (yield from in_block(adding))
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -465,7 +464,8 @@ class CommitProtocol:
 
     def poll(self, topic: TopicLike, question: PollQuestion) -> Flow[Poll]:
         """Read in the transaction's snapshot."""
-        return (yield from read_calls.read(self._retries, read_calls.poll, topic, question))
+        reading = read_calls.read(self._retries, read_calls.poll, topic, question)
+        return (yield from in_block(reading))
 
     def _write(self, transaction: Transaction) -> Flow[tuple[frozenset[bytes], list[PublishEntry]]]:
         if self._rollback_only_error is not None:
@@ -511,16 +511,13 @@ class CommitProtocol:
 
     def _asked(self, call: Call[T]) -> Flow[T]:
         try:
-            return (yield from self._retries.ask(call))
+            return (yield from in_block(self._retries.ask(call)))
         except TransactionConflictError as error:
-            advise(error, "run the block again, as `client.run` does")
+            _advise(error, "run the block again, as `client.run` does")
             if error.key is not None and (name := self._name_of(error.key)) is not None:
                 shown_key = shown(error.members["key"])
                 error.detail = error.detail.replace(f"the same change {shown_key}", name)
                 error.args = (error.detail,)
-            raise
-        except ENDED_BY_SERVER as error:
-            advise(error, RUN_AGAIN)
             raise
 
     def _name_of(self, key: bytes) -> str | None:
@@ -626,9 +623,18 @@ _GROUP_TRANSACTIONS: ContextVar[tuple[CommitProtocol, ...]] = ContextVar(
 )
 
 
-def advise(error: TuffError, advice: str) -> None:
-    """Let an error of a block say this in place of the server's advice, to undo and to abort what
-    the block undoes and aborts by itself."""
+def in_block(flow: Flow[T]) -> Flow[T]:
+    """The flow of a call within a block. If the server has ended the transaction, the error says
+    what the program can do: the block itself undoes and aborts."""
+    try:
+        return (yield from flow)
+    except _ENDED_BY_SERVER as error:
+        _advise(error, _RUN_AGAIN)
+        raise
+
+
+def _advise(error: TuffError, advice: str) -> None:
+    """Let an error of a block say this in place of the server's advice."""
     error.detail = f"{error.detail.rpartition('; ')[0] or error.detail}; {advice}"
     error.args = (error.detail,)
 

@@ -30,6 +30,7 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
 )
 from tuff.protocol.ids import TopicId
+from tuff.publish_calls import BUFFER_BYTES_MAX
 
 ORDERS = TopicId("shop", "orders")
 
@@ -495,6 +496,36 @@ def test_a_block_whose_transaction_was_ended_does_not_advise_what_it_has_done(
         "with a longer `timeout` if it takes so long"
     )
     assert "a.rollback_tx" in record.steps
+
+
+@pytest.mark.parametrize(
+    ("step", "call"),
+    [
+        ("checkpoint", lambda tx: tx.checkpoint()),
+        ("join", lambda tx: tx.add(Participant("late", Record()))),
+        ("store", lambda tx: tx.publish(ORDERS, b"x" * (BUFFER_BYTES_MAX + 1))),
+        ("poll?tx=10", lambda tx: tx.poll(ORDERS)),
+    ],
+)
+def test_a_call_within_a_block_whose_transaction_was_ended_advises_to_run_the_block_again(
+    step: str, call: Callable[[TransactionContext], object]
+) -> None:
+    """A checkpoint advised to undo other writes and to abort, which the block does by itself."""
+    record = Record()
+    record.fail[step] = TransactionTimedOutError(
+        "transaction 10 did not end within its 1 seconds; undo its other writes, abort it, and "
+        "start another one"
+    )
+    client = tuff.Client(transport=PlayedService(record), retries=0)
+
+    with pytest.raises(TransactionTimedOutError) as caught, client.transaction() as tx:
+        call(tx)
+
+    assert str(caught.value) == (
+        "transaction 10 did not end within its 1 seconds; it is rolled back; run the block again, "
+        "with a longer `timeout` if it takes so long"
+    )
+    assert record.steps[-1] == "abort"
 
 
 def test_a_publish_behind_an_abort_says_that_the_block_has_aborted(

@@ -14,13 +14,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tuff import transaction_calls
-from tuff.commit_protocol import (
-    ENDED_BY_SERVER,
-    LEASE_S,
-    RUN_AGAIN,
-    advise,
-    is_in_group_transaction,
-)
+from tuff.commit_protocol import LEASE_S, in_block, is_in_group_transaction
 from tuff.errors import OutcomeUnknownError, WrongStateError
 from tuff.flows_and_retries import Call, Flow, Retries, attempt, hook, note
 from tuff.protocol.errors import TransactionCommittedError, TuffError
@@ -166,12 +160,11 @@ class SqlProtocol:
             start = self._start(request_id=transaction_calls.new_request_id())
             self._transaction = yield from self._retries.ask(start)
         pointer = self._transaction.write_pointer
+        adding = self._messages.add(
+            topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self._retries
+        )
         try:
-            return (
-                yield from self._messages.add(
-                    topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self._retries
-                )
-            )
+            return (yield from in_block(adding))
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -262,11 +255,7 @@ class SqlProtocol:
         yield from self._decider.record(self._block, pointer)
         entries = self._messages.entries()
         prepare = transaction_calls.prepare(pointer, self._server_name, (), entries)
-        try:
-            yield from self._retries.ask(prepare)
-        except ENDED_BY_SERVER as error:
-            advise(error, RUN_AGAIN)
-            raise
+        yield from in_block(self._retries.ask(prepare))
 
     def _settle_failed_commit(self, cause: BaseException) -> Flow[None]:
         """Ask the database, and raise, unless it did commit and only its answer was lost."""

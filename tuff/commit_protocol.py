@@ -10,7 +10,6 @@ import os
 import random
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
@@ -43,7 +42,7 @@ from tuff.protocol.ids import TopicId, TopicLike
 from tuff.protocol.json_bodies import shown
 from tuff.protocol.requests import Delay, PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType, TransactionTypeLike
-from tuff.publish_calls import MessageBuffer, Publishable, all_checked
+from tuff.publish_calls import MessageBuffer, Publishable, all_checked, note_block, open_blocks
 from tuff.read_calls import PollQuestion
 from tuff.replies import Poll, Published, Renewed
 from tuff.requests_and_responses import of_type
@@ -101,7 +100,7 @@ class CommitProtocol:
         """
         if chain_elapsed_s is not None and type != TransactionType.SHORT:
             raise ValueError("chain is for short transactions")
-        self._retries = retries
+        self.retries = retries
         self._offsets = offsets
         # Compared by identity, here and below: two equal participants may hold different writes.
         self._participants: list[AsyncTransactionAware] = list(
@@ -147,6 +146,11 @@ class CommitProtocol:
     def is_in_transaction(self) -> bool:
         """Whether there is a current transaction."""
         return self._current is not None
+
+    @property
+    def is_of_group(self) -> bool:
+        """Whether its transactions commit offsets or acknowledgements, too."""
+        return self._offsets is not None
 
     @property
     def has_committed(self) -> bool:
@@ -201,9 +205,7 @@ class CommitProtocol:
         self._messages, self._details = MessageBuffer(), []
         self._changes = set()
         self._rollback_only_error = None
-        if self._offsets is not None:
-            still_open = [one for one in _GROUP_TRANSACTIONS.get() if one.is_in_transaction]
-            _GROUP_TRANSACTIONS.set((*still_open, self))
+        note_block(self)
 
     def _begun(self, stop: Stop | None) -> Flow[Transaction]:
         transaction = yield from self._started(stop)
@@ -269,7 +271,7 @@ class CommitProtocol:
         following = yield from self._chained()
         if following is not None:
             return following
-        asked = self._retries.ask(self._starting())
+        asked = self.retries.ask(self._starting())
         if stop is None:
             return (yield from asked)
         transaction = yield from unless(stop, asked)
@@ -420,7 +422,7 @@ class CommitProtocol:
         into memory are stored now, and those with a delay are published under the transaction."""
         pointer, checked = self.transaction.write_pointer, all_checked(topic, messages)
         adding = self._messages.add(
-            topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self._retries
+            topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self.retries
         )
         try:
             return (yield from in_block(adding))
@@ -464,7 +466,7 @@ class CommitProtocol:
 
     def poll(self, topic: TopicLike, question: PollQuestion) -> Flow[Poll]:
         """Read in the transaction's snapshot."""
-        reading = read_calls.read(self._retries, read_calls.poll, topic, question)
+        reading = read_calls.read(self.retries, read_calls.poll, topic, question)
         return (yield from in_block(reading))
 
     def _write(self, transaction: Transaction) -> Flow[tuple[frozenset[bytes], list[PublishEntry]]]:
@@ -511,7 +513,7 @@ class CommitProtocol:
 
     def _asked(self, call: Call[T]) -> Flow[T]:
         try:
-            return (yield from in_block(self._retries.ask(call)))
+            return (yield from in_block(self.retries.ask(call)))
         except TransactionConflictError as error:
             _advise(error, "run the block again, as `client.run` does")
             if error.key is not None and (name := self._name_of(error.key)) is not None:
@@ -540,7 +542,7 @@ class CommitProtocol:
         # "in progress" would see it commit a moment later. Invalidating the transaction returns its
         # outcome and prevents a later commit in one step (decision 0010).
         try:
-            yield from self._retries.ask(transaction_calls.invalidate(transaction.transaction_id))
+            yield from self.retries.ask(transaction_calls.invalidate(transaction.transaction_id))
         except TransactionCommittedError:
             return True
         except TransactionAbortedError:
@@ -585,10 +587,10 @@ class CommitProtocol:
         yield from attempt(flow, cause=cause, interrupts=self._interrupts)
 
     def _abort(self, transaction: Transaction) -> Flow[None]:
-        yield from self._retries.ask(transaction_calls.abort(transaction.transaction_id))
+        yield from self.retries.ask(transaction_calls.abort(transaction.transaction_id))
 
     def _invalidate(self, transaction: Transaction) -> Flow[None]:
-        yield from self._retries.ask(transaction_calls.invalidate(transaction.transaction_id))
+        yield from self.retries.ask(transaction_calls.invalidate(transaction.transaction_id))
 
 
 class Block(Protocol):
@@ -617,12 +619,6 @@ class Block(Protocol):
     ) -> Flow[Published]: ...
 
 
-# The latest transactions with offsets of a group that this thread or task has begun.
-_GROUP_TRANSACTIONS: ContextVar[tuple[CommitProtocol, ...]] = ContextVar(
-    "tuff_group_transactions", default=()
-)
-
-
 def in_block(flow: Flow[T]) -> Flow[T]:
     """The flow of a call within a block. If the server has ended the transaction, the error says
     what the program can do: the block itself undoes and aborts."""
@@ -642,7 +638,7 @@ def _advise(error: TuffError, advice: str) -> None:
 def is_in_group_transaction() -> bool:
     """Whether this thread or task is in the block of a transaction of a consumer group or a share
     group, or was started in it."""
-    return any(one.is_in_transaction for one in _GROUP_TRANSACTIONS.get())
+    return any(each.is_of_group for each in open_blocks())
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,3 +173,8 @@ class OutcomeUnknownError(ConnectionLostError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, outcome_unknown=True)
+
+
+class OutsideTransactionWarning(UserWarning):
+    """Messages were published while a transaction block of the same client was open, and not as a
+    part of that transaction: they are visible at once, and stay if it rolls back."""

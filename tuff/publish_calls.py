@@ -1,12 +1,17 @@
 """Publishes: messages, checked and in columns; the calls that publish or store them; and those of a
 transaction, which wait in memory for its commit."""
 
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
+from weakref import ref
 
+from tuff.errors import OutsideTransactionWarning
 from tuff.flows_and_retries import Call, Flow, Retries
 from tuff.protocol import operations
 from tuff.protocol.attributes import Attributes, checked_attributes, stored_size
@@ -165,6 +170,48 @@ def size_bytes(message: Checked) -> int:
     if isinstance(message, bytes):
         return len(message)
     return len(message.payload) + (stored_size(message.attributes) if message.attributes else 0)
+
+
+class OpenBlock(Protocol):
+    """The block of a transaction. `is_of_group`: it commits offsets or acknowledgements, too."""
+
+    @property
+    def is_in_transaction(self) -> bool: ...
+    @property
+    def is_of_group(self) -> bool: ...
+    @property
+    def retries(self) -> Retries: ...
+
+
+_BLOCKS: ContextVar[tuple[ref[OpenBlock], ...]] = ContextVar("tuff_blocks", default=())
+
+
+def open_blocks() -> list[OpenBlock]:
+    """The blocks in which this thread or task is, or was started."""
+    found = [each() for each in _BLOCKS.get()]
+    return [each for each in found if each is not None and each.is_in_transaction]
+
+
+def note_block(begun: OpenBlock) -> None:
+    """This thread or task has begun a block."""
+    _BLOCKS.set((*map(ref, open_blocks()), ref(begun)))
+
+
+def warn_in_block(retries: Retries) -> None:
+    """Warn if a publish without a transaction is called in the block of one of the same client,
+    which `retries` are of."""
+    if not _BLOCKS.get() or all(each.retries is not retries for each in open_blocks()):
+        return
+    level, frame = 1, sys._getframe()  # noqa: SLF001 - of CPython
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("tuff."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        "this publishes at once, outside of the transaction whose block is open: use "
+        "`tx.publish(…)`, or give `transaction=tx.transaction`; what does not belong to the "
+        "transaction is published before the block or after it",
+        OutsideTransactionWarning,
+        stacklevel=level,
+    )
 
 
 def publish_request(

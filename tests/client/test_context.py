@@ -1,6 +1,7 @@
 """A transaction context belongs to one block at a time; a second entry is refused."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -8,6 +9,7 @@ import tuff
 from tests.client.proxy import losing
 from tests.client.recording import Participant, PlayedService, Record
 from tests.http.process import ServerProcess
+from tuff.errors import OutsideTransactionWarning
 
 
 def payloads(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
@@ -119,6 +121,48 @@ def test_messages_that_the_block_published_by_a_call_of_the_client_commit(
         client.publish(topic, "sold", transaction=tx.transaction)
 
     assert payloads(client, topic) == [b"sold"]
+
+
+def test_a_publish_beside_the_transaction_of_the_block_warns_with_the_line_of_the_program(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    typed = client.topic(topic, tuff.STR)
+
+    with client.publisher() as publisher, client.transaction():
+        for publish in (
+            partial(client.publish, topic),
+            typed.publish,
+            partial(publisher.publish, topic),
+        ):
+            with pytest.warns(OutsideTransactionWarning, match=r"tx\.publish") as told:
+                publish("beside")
+            assert [each.filename for each in told] == [__file__]
+
+    assert payloads(client, topic) == [b"beside"] * 3
+
+
+def test_a_publish_in_the_transaction_of_the_block_or_of_another_client_does_not_warn() -> None:
+    client, other = (tuff.Client(transport=PlayedService(Record()), retries=0) for _ in range(2))
+
+    with client.transaction() as tx:
+        client.publish("shop:orders", "within", transaction=tx.transaction)
+        other.publish("shop:orders", "elsewhere")
+        tx.abort()
+        client.publish("shop:orders", "after the end")
+    client.publish("shop:orders", "behind the block")
+
+
+async def test_a_publish_beside_the_transaction_of_a_task_warns(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    async with tuff.AsyncClient(server.url) as on_loop:
+        async with on_loop.transaction() as tx:
+            with pytest.warns(OutsideTransactionWarning) as told:
+                await on_loop.publish(topic, "beside")
+            await on_loop.publish(topic, "within", transaction=tx.transaction)
+        await on_loop.publish(topic, "behind the block")
+
+    assert told[0].filename == __file__
 
 
 def test_a_checkpoint_by_a_call_of_the_client_commits(client: tuff.Client) -> None:

@@ -103,7 +103,7 @@ SQL_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a block of a database runs in the transaction of a group",
         "tuff/commit_protocol.py",
-        "    return any(one.is_in_transaction for one in _GROUP_TRANSACTIONS.get())\n",
+        "    return any(each.is_of_group for each in open_blocks())\n",
         "    return False\n",
         (
             "tests/sql/test_group_transaction.py::test_a_block_in_the_transaction_of_a_consumer_group_is_refused",

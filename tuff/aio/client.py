@@ -76,6 +76,7 @@ from tuff.publish_calls import (
     delay_of,
     publish_request,
     ttl_of,
+    warn_in_block,
 )
 from tuff.publisher_batches import BATCH_BYTES, LINGER_S, Limits
 from tuff.read_calls import PollBatch, PollQuestion, Start, Undecided, poll_batch, read
@@ -226,7 +227,8 @@ class AsyncClient:
             await client.publish("shop:orders", "sold one apple", key="apple", tags=["retail"])
 
         Each of `payloads` is a str or bytes. The result has an id for each. Without `transaction`
-        they are visible to every reader once this returns. With one, they become visible when it
+        they are visible to every reader once this returns; in the block of a transaction of this
+        client that warns (OutsideTransactionWarning). With one, they become visible when it
         commits, and `rollback` of the result is what `Client.rollback` takes. `key`, `tags` and
         `headers` are those of every payload; a `tuff.NewMessage` in place of a payload has its own.
         A topic with several partitions divides messages by key; `"shop:orders/3"` names one of the
@@ -251,6 +253,8 @@ class AsyncClient:
         pointer = None if transaction is None else write_pointer_of(transaction)
         level, delayed = ack_of(ack), delay_of(delay, at)
         checked = all_checked(topic_of(topic), messages)
+        if pointer is None:
+            warn_in_block(self._retries)
         request = publish_request(checked, pointer=pointer, ttl_s=ttl_of(ttl))
         call = partial(publish_calls.publish, topic, request, ack=level, delay=delayed)
         return await self._publish(call)

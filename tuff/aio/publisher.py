@@ -13,7 +13,7 @@ from tuff.flows_and_retries import Retries, require_own_process
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import TopicLike
 from tuff.protocol.requests import Ack
-from tuff.publish_calls import Headers, Publishable
+from tuff.publish_calls import Headers, Publishable, warn_in_block
 from tuff.publisher_batches import (
     Accumulator,
     Addition,
@@ -35,6 +35,7 @@ class AsyncPublisher:
 
     def __init__(self, driver: AsyncDriver, retries: Retries, limits: Limits, ack: Ack) -> None:
         self._driver = driver
+        self._retries = retries
         self._deliver = partial(deliver, retries=retries, ack=ack)
         self._max_block_s = limits.max_block_s
         self._accumulator: Accumulator[asyncio.Future[Published]] = Accumulator(
@@ -62,6 +63,7 @@ class AsyncPublisher:
         """Add messages to the buffer, like `Publisher.publish`: `future = await
         publisher.publish("shop:orders", "…")`, and `await future` later."""
         self._require_own_loop()
+        warn_in_block(self._retries)
         addition = addition_of(
             topic, payloads, key=key, tags=tags, headers=headers, ttl=ttl, delay=delay, at=at
         )

@@ -17,7 +17,7 @@ from tuff.flows_and_retries import Driver, Retries, require_own_process
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import TopicLike
 from tuff.protocol.requests import Ack
-from tuff.publish_calls import Headers, Publishable
+from tuff.publish_calls import Headers, Publishable, warn_in_block
 from tuff.publisher_batches import (
     Accumulator,
     Addition,
@@ -52,6 +52,7 @@ class Publisher:
         elapsed_s: Callable[[], float] = perf_counter,
     ) -> None:
         self._driver = driver
+        self._retries = retries
         self._deliver = partial(deliver, retries=retries, ack=ack)
         self._elapsed_s = elapsed_s
         self._exit_s = limits.exit_s
@@ -102,6 +103,7 @@ class Publisher:
             WrongStateError: the publisher is closed, or was made before a fork.
         """
         require_own_process(self._process_id, what="publisher")
+        warn_in_block(self._retries)
         addition = addition_of(
             topic, payloads, key=key, tags=tags, headers=headers, ttl=ttl, delay=delay, at=at
         )

@@ -21,7 +21,7 @@ from tuff.protocol.errors import TransactionCommittedError, TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay
 from tuff.protocol.transaction import Transaction
-from tuff.publish_calls import MessageBuffer, Publishable, all_checked
+from tuff.publish_calls import MessageBuffer, Publishable, all_checked, note_block
 from tuff.replies import Published, Renewed
 from tuff.sql.database import Answer, Decider, SqlBlock
 from tuff.stops import Stop, StoppedError
@@ -50,7 +50,7 @@ class SqlProtocol:
         sent in time."""
         self._has_lease = position is not None and timeout_s is None
         self._position = position
-        self._retries = retries
+        self.retries = retries
         self._decider = decider
         self._block = block
         self._start = partial(
@@ -84,6 +84,11 @@ class SqlProtocol:
     def is_in_transaction(self) -> bool:
         """Whether a block is in it."""
         return self._entry is not None
+
+    @property
+    def is_of_group(self) -> bool:
+        """Whether its transactions commit offsets within Tuff: a database has them."""
+        return False
 
     @property
     def interrupt(self) -> BaseException | None:
@@ -124,6 +129,7 @@ class SqlProtocol:
         self._transaction, self._messages = None, MessageBuffer()
         self._rollback_only, self._interrupts = None, []
         self._has_committed = self._is_unknown = False
+        note_block(self)
         try:
             self._server_name = yield from self._decider.server_name(may_write=True)
             yield from self._decider.check(self._block)
@@ -158,10 +164,10 @@ class SqlProtocol:
         checked = all_checked(topic, messages)
         if self._transaction is None:
             start = self._start(request_id=transaction_calls.new_request_id())
-            self._transaction = yield from self._retries.ask(start)
+            self._transaction = yield from self.retries.ask(start)
         pointer = self._transaction.write_pointer
         adding = self._messages.add(
-            topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self._retries
+            topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self.retries
         )
         try:
             return (yield from in_block(adding))
@@ -255,7 +261,7 @@ class SqlProtocol:
         yield from self._decider.record(self._block, pointer)
         entries = self._messages.entries()
         prepare = transaction_calls.prepare(pointer, self._server_name, (), entries)
-        yield from in_block(self._retries.ask(prepare))
+        yield from in_block(self.retries.ask(prepare))
 
     def _settle_failed_commit(self, cause: BaseException) -> Flow[None]:
         """Ask the database, and raise, unless it did commit and only its answer was lost."""
@@ -293,7 +299,7 @@ class SqlProtocol:
                 yield from self._settle(self._transaction, cause)
             return
         if self._transaction is not None:
-            abort = self._retries.ask(
+            abort = self.retries.ask(
                 transaction_calls.resolve(self._transaction.transaction_id, "abort")
             )
             yield from attempt(abort, cause=cause, interrupts=self._interrupts)
@@ -317,7 +323,7 @@ class SqlProtocol:
 
     def _abort_never_committed(self, pointer: int, cause: BaseException) -> Flow[Answer]:
         try:
-            yield from self._retries.ask(transaction_calls.resolve(pointer, "abort"))
+            yield from self.retries.ask(transaction_calls.resolve(pointer, "abort"))
         except GeneratorExit:
             raise
         except TransactionCommittedError:
@@ -331,7 +337,7 @@ class SqlProtocol:
         pointer = transaction.transaction_id
         try:
             resolve = transaction_calls.resolve(pointer, "commit")
-            yield from self._retries.ask(resolve)
+            yield from self.retries.ask(resolve)
         except TuffError as error:
             # The program's work is done, and its rows are visible.
             log.warning(

@@ -45,7 +45,7 @@ from tuff.protocol.transaction import Transaction, TransactionType, TransactionT
 from tuff.publish_calls import MessageBuffer, Publishable, all_checked, note_block, open_blocks
 from tuff.read_calls import PollQuestion
 from tuff.replies import Poll, Published, Renewed
-from tuff.requests_and_responses import of_type
+from tuff.requests_and_responses import number_of, of_type
 from tuff.stops import Stop, StoppedError
 
 C = TypeVar("C")
@@ -710,8 +710,7 @@ def rerun(
     """
     if not callable(work):
         raise TypeError(f"the work is a function of the transaction, not {work!r:.100}")
-    if of_type(attempts, int, "attempts") < 1:
-        raise ValueError(f"attempts is a number from 1 on, not {attempts}")
+    number_of(attempts, "attempts")
     failed_count = 0
     while True:
         opened = open_one()

@@ -12,7 +12,7 @@ from tuff.group_calls import GroupId
 from tuff.protocol.group_preferences import GroupPreferences
 from tuff.protocol.ids import MessageId, PartitionId, TopicId, TopicLike, topic_of
 from tuff.protocol.requests import Message
-from tuff.requests_and_responses import members
+from tuff.requests_and_responses import members, number_of
 
 
 class DeliveryMode(StrEnum):
@@ -101,6 +101,7 @@ class ConsumerPlan:
         return GroupId(namespace=self.topics[0].namespace, name=self.name)
 
     def __post_init__(self) -> None:
+        number_of(self.batch, "batch")
         if self.preferences.retry is None:
             return
         if self.mode is DeliveryMode.AT_MOST_ONCE:

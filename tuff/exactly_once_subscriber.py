@@ -49,6 +49,7 @@ from tuff.protocol.requests import Message
 from tuff.protocol.transaction import InvalidReason
 from tuff.read_calls import LATEST, PollQuestion
 from tuff.replies import Poll
+from tuff.requests_and_responses import number_of
 from tuff.server_outages import Outages
 from tuff.stops import Stop, StoppedError
 from tuff.tracing import processing
@@ -99,8 +100,7 @@ class SubscriberPlan(Generic[C]):
     def __post_init__(self) -> None:
         check_outage(self.outage)
         check_signature(self.process, "messages", "tx")
-        if self.attempts < 1:
-            raise ValueError(f"attempts is a number from 1 on, not {self.attempts}")
+        number_of(self.attempts, "attempts")
         if self.dead_letters is None:
             dead_letter_topic_of(self.topic)  # raises: the name is too long
 

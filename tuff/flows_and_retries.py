@@ -39,7 +39,7 @@ from tuff.protocol.errors import (
     from_problem,
 )
 from tuff.protocol.operations import Operation
-from tuff.requests_and_responses import Query, Request, Response, of_type
+from tuff.requests_and_responses import Query, Request, Response, number_of
 from tuff.stops import Stop, StoppedError
 from tuff.tracebacks import without_frames, without_own_frames
 from tuff.tracing import TRACING
@@ -396,9 +396,7 @@ class Retries:
     """
 
     def __init__(self, count: int, *, chance: Callable[[], float] = random.random) -> None:
-        if not 0 <= of_type(count, int, "retries") <= RETRY_COUNT_MAX:
-            raise ValueError(f"retries is a number from 0 to {RETRY_COUNT_MAX}, not {count}")
-        self.count = count
+        self.count = number_of(count, "retries", at_least=0, at_most=RETRY_COUNT_MAX)
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_S_MAX, chance)
         self._numbers = Numbers()
 

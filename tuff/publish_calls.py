@@ -477,7 +477,7 @@ def delay_of(delay: Duration | None, at: datetime | int | None) -> Delay | None:
     if delay is not None:
         raise ValueError("messages are delayed by either delay or at, and not by both")
     said: object = at
-    if isinstance(said, int):
+    if isinstance(said, int) and not isinstance(said, bool):
         return Delay(said, is_time=True)
     if isinstance(said, datetime) and said.tzinfo is not None:
         return Delay(round(said.timestamp() * 1000), is_time=True)

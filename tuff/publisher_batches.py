@@ -33,7 +33,7 @@ from tuff.publish_calls import (
     ttl_of,
 )
 from tuff.replies import Published
-from tuff.requests_and_responses import of_type
+from tuff.requests_and_responses import maybe_number_of, number_of
 from tuff.tracebacks import without_own_frames
 
 log = logging.getLogger(__name__)
@@ -135,24 +135,20 @@ class Limits:
     exit_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 1 <= of_type(self.batch_bytes, int, "batch_bytes") <= BUFFER_BYTES_MAX:
-            raise ValueError(
-                f"batch_bytes is a number from 1 to {BUFFER_BYTES_MAX}, not {self.batch_bytes}"
-            )
+        number_of(self.batch_bytes, "batch_bytes", at_most=BUFFER_BYTES_MAX)
         if not 0 <= self.linger_s <= LINGER_S_MAX:
             raise ValueError(
                 f"linger is a number of seconds from 0 to {LINGER_S_MAX:g}, not {self.linger_s:g}"
             )
         if (
             self.buffer_bytes is not None
-            and of_type(self.buffer_bytes, int, "buffer_bytes") < self.batch_bytes
+            and number_of(self.buffer_bytes, "buffer_bytes") < self.batch_bytes
         ):
             raise ValueError(
                 f"buffer_bytes is at least batch_bytes, which is {self.batch_bytes}, and not "
                 f"{self.buffer_bytes}"
             )
-        if self.buffer_count is not None and of_type(self.buffer_count, int, "buffer_messages") < 1:
-            raise ValueError(f"buffer_messages is a number from 1 on, not {self.buffer_count}")
+        maybe_number_of(self.buffer_count, "buffer_messages")
 
 
 class Accumulator(Generic[R]):

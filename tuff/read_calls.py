@@ -32,6 +32,7 @@ from tuff.requests_and_responses import (
     IdOrHex,
     Request,
     Response,
+    maybe_number_of,
     maybe_pointer,
     of_type,
     reply,
@@ -63,7 +64,7 @@ def start_to_json(start: Start) -> str | int:
             return start.hex()
         case datetime() if start.tzinfo is not None:
             return _ms_of(start)
-        case int():
+        case int() if not isinstance(start, bool):
             return start
         case str() if start in (EARLIEST, LATEST) or _ID_HEX.fullmatch(start):
             return start
@@ -112,8 +113,11 @@ class PollQuestion:
     tags: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises: TypeError: `inclusive` is of another type."""
+        """Raises: TypeError: a field is of another type; ValueError: the limit is below 1."""
         of_type(self.inclusive, bool, "inclusive")
+        maybe_number_of(self.limit, "limit")
+        if not isinstance(self.transaction, Transaction | None):
+            of_type(self.transaction, int, "transaction")
 
 
 def poll(topic: TopicLike, question: PollQuestion) -> Call[Poll]:

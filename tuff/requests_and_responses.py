@@ -163,10 +163,29 @@ def maybe_seconds_of(duration: Duration | None, *, what: str) -> float | None:
 
 
 def of_type(value: object, kind: type[T], what: str) -> T:
-    """The value itself. Raises: TypeError: it is of another type."""
-    if not isinstance(value, kind):
+    """The value itself. Raises: TypeError: it is of another type; a bool is no int."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise TypeError(f"{what} has the type {kind.__name__}, and not {value!r:.100}")
     return value
+
+
+def number_of(value: object, what: str, *, at_least: int = 1, at_most: int | None = None) -> int:
+    """The whole number itself.
+
+    Raises:
+        TypeError: it is no int.
+        ValueError: it is out of its range.
+    """
+    number = of_type(value, int, what)
+    if number < at_least or (at_most is not None and number > at_most):
+        upper = "on" if at_most is None else f"to {at_most}"
+        raise ValueError(f"{what} is a number from {at_least} {upper}, not {number}")
+    return number
+
+
+def maybe_number_of(value: object, what: str, *, at_least: int = 1) -> int | None:
+    """The whole number itself, or None. Raises as `number_of`."""
+    return None if value is None else number_of(value, what, at_least=at_least)
 
 
 def members(values: Iterable[T], what: str) -> list[T]:

@@ -50,7 +50,7 @@ from tuff.protocol.ids import MessageId
 from tuff.protocol.leases import AttemptReport, LeaseAction
 from tuff.protocol.requests import Message
 from tuff.read_calls import Start
-from tuff.requests_and_responses import of_type
+from tuff.requests_and_responses import number_of, of_type
 from tuff.server_outages import Outages
 from tuff.share_calls import (
     ACKNOWLEDGED_COUNT_MAX,
@@ -94,8 +94,7 @@ class SharePlan:
             raise ValueError(f"mode is at_least_once or exactly_once, not {self.mode!r}")
         if self.order not in (None, "none", "key"):
             raise ValueError(f"order is none or key, not {self.order!r}")
-        if not 1 <= of_type(self.count, int, "batch") <= ACKNOWLEDGED_COUNT_MAX:
-            raise ValueError(f"batch is 1 to {ACKNOWLEDGED_COUNT_MAX}, not {self.count}")
+        number_of(self.count, "batch", at_most=ACKNOWLEDGED_COUNT_MAX)
         if self.retry is not None:
             if of_type(self.retry, RetryPolicy, "retry").in_order:
                 raise ValueError('in_order is for consumers; a share group takes order="key"')

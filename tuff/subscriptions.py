@@ -19,7 +19,7 @@ from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId
 from tuff.protocol.requests import Message
 from tuff.read_calls import LATEST, PollQuestion, Start, with_fixed_start
 from tuff.replies import Poll
-from tuff.requests_and_responses import members
+from tuff.requests_and_responses import members, number_of
 from tuff.server_outages import Outages
 
 WAIT_S = 20.0  # seconds of one wait for news
@@ -173,8 +173,8 @@ class MergedSubscription:
                 f"start is no list: partitions={start!r:.100} selects partitions, and a mapping "
                 "gives each of them its start"
             )
-        if numbers is not None:
-            members(numbers, "partitions")
+        for number in (*members(numbers or (), "partitions"), *_numbers_of(start)):
+            number_of(number, "a partition", at_least=0)
         self._topic = topic.base
         self._start = start
         self._question = question
@@ -295,6 +295,10 @@ class TopicSubscription:
                 self._merged = merged_from(self._topic, self._single.question)
         found = yield from self._merged.poll()
         return [message for _, message in found]
+
+
+def _numbers_of(start: Starts) -> Collection[int]:
+    return start.keys() if isinstance(start, Mapping) else ()
 
 
 def merged_from(topic: TopicId, question: PollQuestion) -> MergedSubscription:

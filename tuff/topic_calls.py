@@ -39,7 +39,9 @@ from tuff.requests_and_responses import (
     Request,
     Response,
     mapping,
+    maybe_number_of,
     nothing,
+    number_of,
     of_type,
     reply,
     reply_list,
@@ -61,7 +63,7 @@ def topic_properties(
     if ttl is not None:
         given["ttl"] = ttl_of(ttl)
     if partitions is not None:
-        given["partitions"] = partitions
+        given["partitions"] = number_of(partitions, "partitions")
     return given
 
 
@@ -105,7 +107,7 @@ def list_namespaces() -> Call[list[str]]:
 def splits(
     topic: TopicLike, count: int, *, start: IdOrHex | None, end: IdOrHex | None
 ) -> Call[Splits]:
-    query = {"n": count, "start": hex_of(start), "end": hex_of(end)}
+    query = {"n": number_of(count, "count"), "start": hex_of(start), "end": hex_of(end)}
     return call(operations.GET_SPLITS, names_of(topic), reply(Splits), query=query)
 
 
@@ -181,7 +183,7 @@ def list_delayed(
     topic: TopicLike, *, after: str | None, limit: int, payloads: bool
 ) -> Call[list[DelayedMessage]]:
     with_payloads = "true" if of_type(payloads, bool, "payloads") else None
-    query = {"after": after, "limit": limit, "payloads": with_payloads}
+    query = {"after": after, "limit": number_of(limit, "limit"), "payloads": with_payloads}
 
     def read(response: Response) -> list[DelayedMessage]:
         return list_from_json(DelayedMessage, reply_object(response)["delayed"])
@@ -240,7 +242,7 @@ RowOrder = Literal["ascending", "descending"]
 def rows(topic: TopicLike, start: Start | None, *, limit: int, order: RowOrder) -> Call[RowPage]:
     """A page of the rows that are stored."""
     first = None if start is None else start_to_json(start)
-    query: Query = {"from": first, "order": order, "limit": limit}
+    query: Query = {"from": first, "order": order, "limit": number_of(limit, "limit")}
     return call(operations.LIST_ROWS, names_of(topic), reply(RowPage), query=query)
 
 
@@ -276,7 +278,7 @@ def list_owners(
         operations.LIST_OWNERS,
         (),
         reply(TopicOwners),
-        query={"server": server_id, "limit": limit, "after": behind},
+        query={"server": server_id, "limit": maybe_number_of(limit, "limit"), "after": behind},
     )
 
 

@@ -43,6 +43,7 @@ from tuff.requests_and_responses import (
     maybe_pointer,
     members,
     nothing,
+    number_of,
     of_type,
     reply,
     reply_list,
@@ -221,12 +222,11 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
     """
     if (ids is None) == (before_ms is None):
         raise ValueError("a truncation takes ids or before, and exactly one of them")
-    form = (
-        {"before": before_ms}
-        if ids is None
-        else {"ids": list(map(pointer_to_json, members(ids, "ids")))}
-    )
-
+    form: dict[str, object] = {}
+    if ids is None:
+        form["before"] = number_of(before_ms, "before", at_least=0)
+    else:
+        form["ids"] = [pointer_to_json(of_type(each, int, "an id")) for each in members(ids, "ids")]
     request = Request(operation=operations.TRUNCATE_INVALID, body=form, has_id=ids is not None)
     return Call(request, reply(Truncated))
 
@@ -275,7 +275,7 @@ def begin_epoch(
         body["lease"] = lease_s
 
     # The same run gets the same transaction again.
-    parameters = (sink, str(of_type(epoch, int, "epoch")))
+    parameters = (sink, str(number_of(epoch, "epoch", at_least=0)))
     return call(operations.BEGIN_EPOCH, parameters, reply(Epoch), form=body)
 
 
@@ -293,12 +293,12 @@ def delete_sink(sink: str) -> Call[None]:
 
 def id_of(tx: Tx) -> int:
     """The pointer to ask about it with. Raises: TypeError: it is no transaction."""
-    return tx if isinstance(tx, int) else _checked(tx).transaction_id
+    return tx if type(tx) is int else _checked(tx).transaction_id
 
 
 def write_pointer_of(tx: Tx) -> int:
     """The pointer to write under in it. Raises: TypeError: it is no transaction."""
-    return tx if isinstance(tx, int) else _checked(tx).write_pointer
+    return tx if type(tx) is int else _checked(tx).write_pointer
 
 
 def _checked(tx: object) -> Transaction:

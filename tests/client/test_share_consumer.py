@@ -55,6 +55,7 @@ def test_workers_share_the_messages_and_accept_them(
     assert client.share_groups.list(topic) == [GROUP]
 
 
+@pytest.mark.filterwarnings("ignore::tuff.errors.OutsideTransactionWarning")
 @pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
 def test_a_worker_reads_all_partitions_also_those_that_are_added_while_it_runs(
     client: tuff.Client, topic: tuff.TopicId, make: Make, mode: str

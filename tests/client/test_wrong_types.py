@@ -1,10 +1,15 @@
 """Arguments of a wrong type are refused by their name, before anything is sent."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
 import tuff
+from tuff.connectors import PollQuestion
 
 Misuse = Callable[[tuff.Client, tuff.TopicId], object]
 
@@ -87,3 +92,77 @@ def test_an_argument_of_a_wrong_type_is_named(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=naming):
         misuse(client, topic)
+
+
+CLIENT = tuff.Client("http://127.0.0.1:1", retries=0)  # no server is asked
+GIVEN: dict[str, Any] = {  # valid arguments, by the names of parameters
+    "topic": "shop:orders",
+    "topics": "shop:orders",
+    "group": "billing",
+    "name": "billing",
+    "sink": "sink",
+    "run_id": "run",
+    "tx": 1,
+    "id": "00" * 20,
+    "start": "earliest",
+    "count": 1,
+    "epoch": 1,
+    "server_id": "one",
+    "max_age": 1,
+    "transaction": 1,
+    "database": "shop",
+    "process": lambda messages, tx: None,
+    "function": lambda tx: None,
+    "positions": SimpleNamespace(load=None, save=None),
+    "question": PollQuestion(),
+    "connection": None,
+    "outcome": "abort",
+    "changes": (),
+}
+SAID = {"tx": "a transaction"}  # how errors name parameters, if not by the name itself
+
+
+def numeric_parameters() -> Iterator[tuple[str, Callable[..., object], str]]:
+    """Each parameter of the client's methods that takes a number or a duration."""
+    owners = [CLIENT, *(each for name, each in vars(CLIENT).items() if not name.startswith("_"))]
+    for owner in owners:
+        if isinstance(owner, str):  # the client's id
+            continue
+        for name, method in inspect.getmembers(owner, inspect.ismethod):
+            if name.startswith("_"):
+                continue
+            for parameter in inspect.signature(method).parameters.values():
+                kinds = [parameter.annotation, *get_args(parameter.annotation)]
+                if str not in kinds and any(each in (int, float, timedelta) for each in kinds):
+                    yield (
+                        f"{type(owner).__name__}.{name}({parameter.name}=)",
+                        method,
+                        parameter.name,
+                    )
+
+
+@pytest.mark.parametrize("wrong", ["4", True], ids=["text", "bool"])
+@pytest.mark.parametrize(
+    ("method", "parameter"),
+    [pytest.param(method, name, id=id) for id, method, name in numeric_parameters()],
+)
+def test_each_number_and_duration_is_checked_before_anything_is_sent(
+    method: Callable[..., object], parameter: str, wrong: object
+) -> None:
+    """`partitions="4"` was sent, and `poll(transaction="12")` read outside of the transaction."""
+    given: dict[str, object] = {}
+    payloads: list[str] = []
+    for each in inspect.signature(method).parameters.values():
+        if each.kind is inspect.Parameter.VAR_POSITIONAL:
+            payloads += ["hello"] if each.name == "payloads" else []
+        elif each.default is inspect.Parameter.empty:
+            given[each.name] = GIVEN[each.name]
+    topic = [given.pop("topic")] if payloads else []
+
+    with pytest.raises(TypeError, match=SAID.get(parameter, parameter)):
+        begun(method(*topic, *payloads, **{**given, parameter: wrong}))
+
+
+def begun(result: object) -> object:
+    """The result; an iteration is begun, as its arguments are checked then."""
+    return next(result) if isinstance(result, Iterator) else result

@@ -89,7 +89,7 @@ from tuff.replies import (
     Reclaimed,
     RowPage,
 )
-from tuff.requests_and_responses import maybe_seconds_of, of_type
+from tuff.requests_and_responses import maybe_seconds_of, number_of, of_type
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows, SharePlan
@@ -393,7 +393,7 @@ class Client:
         question = PollQuestion(
             start=start,
             isolation=isolation,
-            limit=batch,
+            limit=number_of(batch, "batch"),
             wait_s=seconds_of(wait, what="wait"),
             tags=tags,
         )
@@ -438,7 +438,7 @@ class Client:
             topic_of(topic),
             partitions,
             start,
-            PollQuestion(isolation=isolation, limit=batch, tags=tags),
+            PollQuestion(isolation=isolation, limit=number_of(batch, "batch"), tags=tags),
             count_max=self._retries.bound(on_outage),
             on_poll=on_poll,
         )
@@ -628,11 +628,12 @@ class Client:
             Exception: the error of the block, of the database or of the server, after all was
                 rolled back.
         """
+        timeout_s = maybe_seconds_of(timeout, what="timeout")
         protocol = SqlProtocol(
             self._retries,
             self._decider_of(database),
             database.joined(connection),
-            timeout_s=maybe_seconds_of(timeout, what="timeout"),
+            timeout_s=timeout_s,
             client=self.client_id,
         )
         return SqlTransaction(protocol, self._driver)
@@ -713,7 +714,13 @@ class Client:
         """
         check_positions(positions)
         wait_s = seconds_of(wait, what="wait")
-        read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
+        read = PollQuestion(
+            start=start,
+            isolation=isolation,
+            limit=number_of(batch, "batch"),
+            wait_s=wait_s,
+            tags=tags,
+        )
         plan = SubscriberPlan(
             topic=topic_of(topic),
             question=read,

@@ -211,7 +211,8 @@ class ConsumerFlows(Generic[C]):
         self._follow(plan.preferences)
         self._may_have_joined = False  # a join was sent, and not refused
         self._lost_life: int | None = None  # the coordinator does not know the member of this life
-        self._failure: TuffError | None = None  # why the member can't join
+        self._failure: TuffError | None = None  # why the member can't join, or gets no answer
+        self._ended: WrongStateError | None = None  # why no more heartbeats are sent
         self._due = Stop()  # a heartbeat is to be sent now
         self._news = Stop()  # `poll` has to look at what a heartbeat brought
         self._closing = Stop()
@@ -224,8 +225,7 @@ class ConsumerFlows(Generic[C]):
         self._passed_over_due_s = 0.0
         self._delivered: _Delivered | None = None  # processed, and not committed
         self._handed: _Handed[C] | None = None
-        self._waited = _Waited()
-        self._turn = 0  # which partition is read first
+        self._waited, self._turn = _Waited(), 0  # the turn: which partition is read first
 
     @property
     def assignment(self) -> list[PartitionId]:
@@ -243,7 +243,19 @@ class ConsumerFlows(Generic[C]):
                 )
 
     def heartbeats(self) -> Flow[None]:
-        """Send heartbeats until `close`."""
+        """Send heartbeats until `close`. If an error or a cancellation ends them, `poll` raises."""
+        try:
+            yield from self._heartbeats()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._ended = WrongStateError(
+                f"{type(error).__name__} has ended the heartbeats of {self}; make another consumer"
+            )
+            self._news.set()
+            raise
+
+    def _heartbeats(self) -> Flow[None]:
         while True:
             self._due.clear()
             if self._closing.is_set:  # `close` sets this one first
@@ -255,7 +267,9 @@ class ConsumerFlows(Generic[C]):
                 if self._heartbeat_outages.is_outage(error):
                     yield from self._heartbeat_outages.wait(self._due)
                     continue
-                self._failure, self._may_have_joined = error, False
+                self._failure = error
+                # A join that got no answer may have been executed.
+                self._may_have_joined = self._may_have_joined and _can_repeat_heartbeat(error)
                 self._news.set()
             else:
                 self._heartbeat_outages.end()
@@ -268,7 +282,7 @@ class ConsumerFlows(Generic[C]):
 
     def _beat(self) -> Flow[None]:
         held = self._held
-        if held.life == self._lost_life or self._failure is not None:
+        if held.life == self._lost_life or self._is_refused():
             return  # `poll` has to give the partitions up, or to raise the failure
         if is_join := held.epoch == group_calls.JOIN:
             yield from self._look_for_topics()
@@ -287,8 +301,13 @@ class ConsumerFlows(Generic[C]):
             return
         if view is not None:
             self._heard = _Heard(held.life, view, sent_s)
+            self._failure = None
             if view.assigned != held.owned or view.epoch != held.epoch:
                 self._news.set()
+
+    def _is_refused(self) -> bool:
+        failure = self._failure
+        return failure is not None and not _can_repeat_heartbeat(failure)
 
     def _look_for_topics(self) -> Flow[None]:
         """Warn of topics that do not exist, and create the retry topics of those that do."""
@@ -359,6 +378,7 @@ class ConsumerFlows(Generic[C]):
                 return batch
             left_s = until_s - self._elapsed_s()
             if self._asking.is_over(left_s):
+                yield Pause(0.0)  # the heartbeats of the same event loop have their turn
                 return None
             yield from self._idle(left_s)
 
@@ -649,8 +669,9 @@ class ConsumerFlows(Generic[C]):
 
     def _rebalance(self) -> Flow[None]:
         """Give up what the newest heartbeat took, and take what it gave."""
-        if self._failure is not None:
-            raise self._failure
+        for error in (self._ended, self._failure):
+            if error is not None:
+                raise error
         if not self._is_member():
             yield from self._give_all_up(self._plan.on_lost)
         held, heard = self._held, self._heard

@@ -1,5 +1,6 @@
 """Consumers of a group against a real server (protocol §3.11)."""
 
+import asyncio
 import gc
 import threading
 import time
@@ -538,6 +539,37 @@ async def test_the_asyncio_client_consumes_and_awaits_callbacks(
     assert sorted(found) == list("abc")
     assert len(assigned) == 4
     assert sum(each is not None for each in after(client, topic).values()) >= 1
+
+
+async def test_a_loop_of_polls_without_a_wait_lets_the_member_join(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    """Its heartbeats never had their turn on the event loop, and each poll returned None."""
+    publish(client, topic, "a")
+    async with (
+        tuff.AsyncClient(server.url) as own,
+        own.consumer(topic, group=topic.name) as consumer,
+        asyncio.timeout(20),
+    ):
+        while (batch := await consumer.poll(wait=0)) is None:
+            pass
+
+    assert batch[0].payload == b"a"
+
+
+def test_a_consumer_refuses_another_event_loop_than_its_own(server: ServerProcess) -> None:
+    """Its heartbeats had ended with the first loop, and each poll returned None."""
+    client = tuff.AsyncClient(server.url)
+    consumer = client.consumer("client:no-such-topic", group="loops")
+
+    async def poll_once() -> None:
+        await consumer.poll(wait=0)
+        await client.close()
+
+    asyncio.run(poll_once())
+
+    with pytest.raises(tuff.WrongStateError, match="the event loop that used it first"):
+        asyncio.run(poll_once())
 
 
 def test_groups_are_listed_reset_and_deleted(

@@ -10,7 +10,7 @@ import pytest
 from tuff.commit_protocol import CommitProtocol, Opened
 from tuff.consumer_options import Batch, ConsumerPlan, DeliveryModeLike, mode_of, topics_of
 from tuff.consumer_run_loop import ConsumerRun
-from tuff.errors import ConnectionLostError
+from tuff.errors import ConnectionLostError, WrongStateError
 from tuff.flows_and_retries import Call, Flow, Hook, Pause, Retries, Unless
 from tuff.group_calls import CommittedOffsets, MemberView
 from tuff.group_member import ConsumerFlows
@@ -55,6 +55,7 @@ class World:
         *,
         retry: RetryPolicy | None = None,
         attempts_min: int = 0,
+        attempts_max: int | None = None,
     ) -> None:
         self.now_s = 0.0
         self.view = self.assign(P0, P1)
@@ -81,6 +82,7 @@ class World:
             on_revoked=self._note("revoked"),
             on_lost=self._note("lost"),
             attempts_min=attempts_min,
+            attempts_max=attempts_max,
         )
         self.flows: ConsumerFlows[object] = ConsumerFlows(
             plan,
@@ -465,6 +467,41 @@ def test_any_other_refusal_is_raised_by_poll_and_tried_again() -> None:
         world.poll()
     world.beat()
     assert payload(world.poll()) == b"a"
+
+
+def test_heartbeats_go_on_after_the_attempts_of_a_consumer_that_raises_outages() -> None:
+    """They stopped until the next poll, and a member that processed lost its partitions."""
+    world = joined(World(attempts_max=1))
+    assert payload(world.poll()) == b"a"
+    heartbeats = world.flows.heartbeats()
+
+    for _ in range(3):
+        step = next(heartbeats)
+        assert isinstance(step, Unless)
+        assert isinstance(step.step, Call)
+        assert isinstance(heartbeats.throw(LOST), Unless)  # a pause
+    with pytest.raises(ConnectionLostError):
+        world.poll()
+
+    for _ in range(2):
+        next(heartbeats)
+        heartbeats.throw(LOST)
+    world.beat()  # it is answered again
+    assert payload(world.poll()) == b"b"
+
+
+def test_a_member_whose_heartbeats_have_ended_says_so() -> None:
+    """It returned None for ever."""
+    world = World()
+    heartbeats = world.flows.heartbeats()
+    next(heartbeats)
+
+    with pytest.raises(KeyError):
+        heartbeats.throw(KeyError("a bug"))
+
+    for _ in range(2):
+        with pytest.raises(WrongStateError, match="KeyError has ended the heartbeats of"):
+            world.poll()
 
 
 def test_an_idle_member_waits_for_all_partitions_at_once(world: World) -> None:

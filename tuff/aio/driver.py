@@ -5,6 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from tuff.errors import WrongStateError
 from tuff.flows_and_retries import Call, Flow, Hook, Pause, Step, Unless, run_hook
 from tuff.protocol.errors import TuffError
 from tuff.stops import Stop, StoppedError
@@ -109,6 +110,13 @@ class AsyncDriver:
             raise
 
 
+def other_loop(what: str) -> WrongStateError:
+    """The error for an object that another event loop has begun to use."""
+    return WrongStateError(
+        f"the {what} belongs to the event loop that used it first; make another one in this one"
+    )
+
+
 class AsyncHeartbeats:
     """Runs one flow beside the program. Belongs to one event loop."""
 
@@ -117,9 +125,15 @@ class AsyncHeartbeats:
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, flow: Callable[[], Flow[None]]) -> None:
-        """Run the flow; nothing happens if it was begun before."""
+        """Run the flow; nothing happens if it was begun before.
+
+        Raises: WrongStateError: it was begun in another event loop.
+        """
+        loop = asyncio.get_running_loop()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._driver.run(flow()))
+            self._task = loop.create_task(self._driver.run(flow()))
+        elif self._task.get_loop() is not loop:
+            raise other_loop("consumer")
 
     async def join(self) -> None:
         """Wait until the flow has ended."""

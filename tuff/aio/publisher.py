@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from types import TracebackType
 
-from tuff.aio.driver import AsyncDriver
+from tuff.aio.driver import AsyncDriver, other_loop
 from tuff.errors import ConnectionLostError, WrongStateError
 from tuff.flows_and_retries import Retries, require_own_process
 from tuff.protocol.durations import Duration
@@ -143,10 +143,7 @@ class AsyncPublisher:
     def _require_own_loop(self) -> None:
         require_own_process(self._process_id, what="publisher")
         if self._loop not in (None, asyncio.get_running_loop()):
-            raise WrongStateError(
-                "the publisher belongs to the event loop that used it first; make another one in "
-                "this one"
-            )
+            raise other_loop("publisher")
 
     async def _next_settled(self) -> None:
         self._settled.clear()

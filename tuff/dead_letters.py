@@ -77,7 +77,7 @@ class DeadLetter:
         return replace(self, message=message, size_bytes=len(self.message.payload))
 
     def publishable(self) -> NewMessage[bytes]:
-        """As a message, with the attributes of the one that failed."""
+        """The message that carries the letter, with the attributes of the one that failed."""
         failed = self.message
         return NewMessage(self._text(), key=failed.key, tags=failed.tags, headers=failed.headers)
 

@@ -431,7 +431,7 @@ class SubscriberFlows(Generic[C]):
         self._list_due_s = 0.0
         yield from self._list_partitions()
         if partition.id.number in self._partitions:
-            raise TopicNotFoundError(f"topic {partition.id} does not exist")
+            raise TopicNotFoundError(f"there is no topic {partition.id}; subscribe to another one")
 
     def _wait(self, wait_s: float) -> Flow[None]:
         """Wait until one of several partitions has messages, or one was added."""

@@ -88,7 +88,7 @@ Checked = bytes | CheckedMessage  # most messages are only a payload, and then n
 
 
 class Columns(NamedTuple):
-    """As the fields of these names in `PublishRequest`."""
+    """Messages by column; `PublishRequest` has fields of these names."""
 
     payloads: Sequence[bytes]
     ttls_s: Sequence[int | None] | None

@@ -400,8 +400,8 @@ class Invalids:
     """The invalid list, and its pointers that no message row carries any more (`prunable`).
 
     `reasons` has the pointers of the list by the reason why they are invalid (`timed_out`,
-    `lost_in_crash`, …); it is empty if an older server does not report them. `swept_at_ms` and
-    `swept_with` are of the last retention pass; None before the first.
+    `lost_in_crash`, …). `swept_at_ms` and `swept_with` are of the last retention pass; None before
+    the first.
     """
 
     invalids: tuple[Pointer, ...]
@@ -463,7 +463,7 @@ class HealthCheck:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """The state of the server: the worst `status` of its components, each component by name, and
-    its version; None: the server is too old to report it."""
+    its version; None: the reply does not have it."""
 
     status: HealthStatus
     checks: Mapping[str, HealthCheck]

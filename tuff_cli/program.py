@@ -311,8 +311,7 @@ def _command_path(arguments: list[str]) -> str:
 
 
 def _print_error(sentence: str, next_command: str | None, code: int) -> int:
-    # The advice of this sentence is for a program; that of a command depends on the command.
-    line = sentence.partition("; create it: client.")[0].rstrip(" .")
+    line = sentence.rstrip(" .")
     has_advice = next_command is None or "`tuff " in line
     click.echo(f"tuff: {line}" if has_advice else f"tuff: {line}; next: {next_command}", err=True)
     return code

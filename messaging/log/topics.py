@@ -307,8 +307,8 @@ class TopicRegistry:
         numbers = record.partitions.readable
         return TopicNotFoundError(
             f"there is no topic {topic}: {topic.base} has {len(numbers)} "
-            f"{'partition' if len(numbers) == 1 else 'partitions'}, the last of them is "
-            f"{topic.base}:{numbers[-1]}"
+            f"{'partition' if len(numbers) == 1 else 'partitions'}, the last of which is "
+            f"{topic.base}:{numbers[-1]}; name one of them, or the topic"
         )
 
     def maybe_find(self, topic: TopicId) -> Topic | None:
@@ -348,10 +348,7 @@ def ownership_moving(topic: TopicId) -> OwnershipMovingError:
 
 def topic_not_found(topic: TopicId) -> TopicNotFoundError:
     """The error for a topic that does not exist, the same in all calls."""
-    return TopicNotFoundError(
-        f"there is no topic {topic}: it was never created, or it was deleted; create it: "
-        f'client.topics.create("{topic.base}") in Python, tuff topics create {topic.base}'
-    )
+    return TopicNotFoundError(f"there is no topic {topic}", members={"topic": str(topic.base)})
 
 
 def topic_was_replaced(topic: TopicId) -> TopicNotFoundError:

@@ -11,7 +11,7 @@ from messaging.engines.row_store import Store
 from messaging.log.pointer_index import IndexedRange
 from messaging.log.scan import read
 from messaging.log.state_in_memory import OpenStore, StoreState
-from messaging.log.topics import Topic, TopicRecord, topic_of
+from messaging.log.topics import Topic, TopicRecord, topic_not_found, topic_of
 from messaging.model.parameters import choice, transaction_named
 from messaging.model.row_format import (
     DamagedRowError,
@@ -145,7 +145,7 @@ class Explainer:
                 )
                 break
         if generation is None:
-            raise TopicNotFoundError(f"there is no topic {topic}")
+            raise topic_not_found(topic)
         return Explained(explain_delayed(found), found.topic, generation, found.status)
 
     def _logs(self, topic: TopicId) -> list[tuple[Topic, TopicRecord]]:

@@ -154,5 +154,5 @@ def test_a_topic_without_dead_letters_has_none(
     said = run("dlq", *arguments, str(topic))
 
     assert (missing.returncode, said.returncode) == (1, 0)
-    assert f"there is no topic {topic}:" in missing.stderr
+    assert f"there is no topic {topic};" in missing.stderr
     assert "replayed 0 dead letters" in said.stdout or "none" in said.stdout

@@ -285,7 +285,7 @@ def test_partitions_are_tailed_in_one_order_or_alone(run: Tuff, client: tuff.Cli
     assert run("tail", "partitions", "-n", "1").stdout.split("  ")[0] == "0"
     missing = run("tail", "partitions", "--partition", "9")
     assert missing.returncode == 1
-    assert "default:partitions has 3 partitions, the last of them is" in missing.stderr
+    assert "default:partitions has 3 partitions, the last of which is" in missing.stderr
     refused = run("pub", "default:partitions:9", "x")
     assert refused.stderr.endswith("; next: tuff topics show default:partitions\n")
     refused = run("pub", "partitions:9", "x")  # of the namespace `partitions`

@@ -438,3 +438,13 @@ def test_a_wrong_acknowledgement_level_is_refused(client: tuff.Client, topic: tu
         client.publish(topic, "a", transaction=tx, ack="received")
 
     assert not client.poll(topic)
+
+
+def test_a_missing_topic_is_a_fact_and_what_a_program_does_follows_it(client: tuff.Client) -> None:
+    with pytest.raises(tuff.TopicNotFoundError) as caught:
+        client.publish("client:missing/3", "x")
+
+    assert caught.value.detail == "there is no topic client:missing:3"
+    assert str(caught.value) == (
+        'there is no topic client:missing:3; create it: client.topics.create("client:missing")'
+    )

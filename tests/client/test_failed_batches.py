@@ -109,6 +109,7 @@ def test_a_message_that_another_subscriber_took_gets_no_dead_letter(bench: Bench
     assert bench.letters() == []
 
 
+@pytest.mark.filterwarnings("ignore::tuff.errors.OutsideTransactionWarning")
 def test_after_another_subscriber_took_a_failed_batch_the_next_batch_is_whole(bench: Bench) -> None:
     bench.publish("a", "b")
     batches: list[list[bytes]] = []

@@ -146,9 +146,14 @@ class NotFoundError(TuffError):
 
 
 class TopicNotFoundError(NotFoundError):
-    """The topic was never created, or was deleted."""
+    """The topic was never created, or was deleted. Member: `topic`, the one to create."""
 
     code = "topic_not_found"
+
+    def __str__(self) -> str:
+        """The fact, and what a program can do; other callers of the server do something else."""
+        topic = self.members.get("topic")
+        return self.detail + (f'; create it: client.topics.create("{topic}")' if topic else "")
 
 
 class HoldNotFoundError(NotFoundError):

@@ -8,7 +8,7 @@
             | a mapping, the headers of a message or a dataclass: an object
             | X | None: the JSON of X, or null; a member that is missing is null too
 
-A field with a default may be missing in what an older server answers.
+A field with a default may be missing in a reply.
 """
 
 from base64 import b64encode

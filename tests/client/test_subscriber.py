@@ -175,6 +175,7 @@ class Overtaken(tuff.TablePositions):
         super().save(partition, id, tx)
 
 
+@pytest.mark.filterwarnings("ignore::tuff.errors.OutsideTransactionWarning")
 def test_of_two_subscribers_that_begin_at_the_end_the_first_one_decides(bench: Bench) -> None:
     bench.publish("before")
     positions = Overtaken(bench.table, "counter")

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,14 @@ import pytest
 import tuff
 from tests.cli.forking import forked_commands
 from tests.http.process import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with the program `tuff`."""
+    directory = tmp_path_factory.mktemp("bin")
+    with forked_commands(directory):
+        yield directory
 
 
 @pytest.mark.parametrize(
@@ -24,7 +33,7 @@ from tests.http.process import ServerProcess
 def test_it_has_the_input_the_output_and_the_exit_code_of_the_command(
     server: ServerProcess,
     client: tuff.Client,
-    tmp_path: Path,
+    commands: Path,
     line: str,
     code: int,
     out: str,
@@ -32,14 +41,13 @@ def test_it_has_the_input_the_output_and_the_exit_code_of_the_command(
 ) -> None:
     if "forked" not in client.topics.list("default"):
         client.topics.create("default:forked")
-    with forked_commands(tmp_path):
-        done = subprocess.run(
-            ["sh", "-c", line],
-            env={**os.environ, "TUFF_URL": server.url, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    done = subprocess.run(
+        ["sh", "-c", line],
+        env={**os.environ, "TUFF_URL": server.url, "PATH": f"{commands}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     assert done.returncode == code
     assert done.stdout.endswith(out)

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -33,8 +34,10 @@ settings.register_profile(
 )
 settings.load_profile("tuff")
 
-# The tests start hundreds of servers. With this variable, each would compile its modules again.
+# The tests start hundreds of processes. With this variable, each would compile its modules again,
+# and pytest would rewrite the assertions of all tests again, which is half of their collection.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts background jobs with SIGINT ignored, and the processes that the tests start would
 # inherit that. Tests send them SIGINT.

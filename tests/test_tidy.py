@@ -88,8 +88,18 @@ def parsed(source: str) -> ast.Module:
 
 
 @lru_cache(maxsize=1)
-def nodes(source: str) -> list[ast.AST]:
-    return list(ast.walk(parsed(source)))
+def definitions(source: str) -> list[ast.AST]:
+    """The module, and its classes and functions: these are statements, and to walk through all
+    expressions takes as long as to parse them."""
+    found: list[ast.AST] = []
+    left: list[ast.AST] = [parsed(source)]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(node)
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            left += getattr(node, part, ())
+    return found
 
 
 def without_docstring(source: str) -> Iterator[str]:
@@ -98,7 +108,7 @@ def without_docstring(source: str) -> Iterator[str]:
 
 
 def long_functions(source: str) -> Iterator[str]:
-    for node in nodes(source):
+    for node in definitions(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
             count = (node.end_lineno or first) - first + 1
@@ -108,7 +118,7 @@ def long_functions(source: str) -> Iterator[str]:
 
 def unnamed_subjects(source: str) -> Iterator[str]:
     """Docstrings that begin with a reference to something else, in place of their subject."""
-    for node in nodes(source):
+    for node in definitions(source):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node) or ""
             if re.match(r"The same\b|Those\b|As `|As [A-Z]", docstring):
@@ -118,7 +128,7 @@ def unnamed_subjects(source: str) -> Iterator[str]:
 def sleeps(source: str) -> Iterator[str]:
     if "sleep" not in source:
         return
-    for node in nodes(source):
+    for node in ast.walk(parsed(source)):
         if not (isinstance(node, ast.Call) and node.args):
             continue
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -128,9 +138,9 @@ def sleeps(source: str) -> Iterator[str]:
 
 def late_marks(source: str) -> Iterator[str]:
     marks = "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"))
-    for number, line in enumerate(source.splitlines(), 1):
-        if re.search(rf"\b({marks})\b", line):
-            yield f"line {number} puts something off: do it, or open an issue"
+    for found in re.finditer(rf"\b({marks})\b", source):
+        number = source.count("\n", 0, found.end()) + 1
+        yield f"line {number} puts something off: do it, or open an issue"
 
 
 def strangers(source: str) -> Iterator[str]:
@@ -138,9 +148,9 @@ def strangers(source: str) -> Iterator[str]:
     places = r"(^|[\s\"'`(=])/(work|root|home|tmp)/\w"
     hosts = r"[p]ypi\.org|[p]ythonhosted|[m]aven\.org|[n]pmjs|[c]rates\.io|[p]roxy\.golang"
     papers = r"\b(PROTOCOL|DESIGN|STYLE|CLIENT)(\.md| §)"
-    for number, line in enumerate(source.splitlines(), 1):
-        if re.search(f"{places}|{hosts}|{papers}", line):
-            yield f"line {number} names a place outside of the project"
+    for found in re.finditer(f"{places}|{hosts}|{papers}", source, re.MULTILINE):
+        number = source.count("\n", 0, found.end()) + 1
+        yield f"line {number} names a place outside of the project"
 
 
 def bare_suppressions(source: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from admin.data_directory import DataDirectory
 from admin.transaction_files import TransactionFiles
 from kernel.exchange import Caller
 from messaging.engines.leveldb import LevelDbStore
+from messaging.log.delayed_due_times import NOTHING_DUE
 from messaging.log.loading import load
 from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.read.explanation_facts import Explainer, explanation_body
@@ -51,7 +52,7 @@ def explained(
         state = StoreState(
             now_ms=lambda: now_ms,
             may_delete=bool,
-            may_enter=bool,
+            due=lambda: NOTHING_DUE,
             tail_bytes_max=0,
             longest_transaction_s=0.0,
         )

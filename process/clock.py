@@ -8,6 +8,7 @@ suspended time and can't be set. A small bounded slew corrects it towards the wa
 from collections.abc import Callable
 from enum import Enum
 
+from messaging.log.delayed_due_times import NOTHING_DUE, Due
 from process.health import Check, Status
 
 SLEW_DIVISOR = 1_000  # of the time that passed: at most 1 ms correction in a second
@@ -76,9 +77,9 @@ class ClockGuard:
     behind the recorded time, log starts would rise by guesswork. So nothing is deleted until the
     jump is confirmed (`accept_clock`), or the recorded time is passed.
 
-    Delayed messages wait only for a clock that is ahead: by one that is behind they enter late, and
-    never early. Held back as well, those of all topics waited for the hour by which the clock had
-    once been ahead.
+    By a clock that is behind delayed messages enter late, and never early. By one that may be ahead
+    they enter as far as the time since the start is enough: when they are due by the recorded time
+    and what has passed since, or have waited as long as they were to since they were accepted.
     """
 
     def __init__(self, now_ms: Callable[[], int], *, jump_ms_max: int, is_accepted: bool) -> None:
@@ -112,9 +113,17 @@ class ClockGuard:
         """Whether retention may delete rows and raise log starts now."""
         return self.trust is ClockTrust.TRUSTED
 
-    def may_enter(self) -> bool:
-        """Whether delayed messages that are due by this clock may enter their topics."""
-        return self.trust in (ClockTrust.TRUSTED, ClockTrust.BEHIND)
+    def due(self) -> Due:
+        """Which delayed messages may enter their topics."""
+        trust = self.trust
+        if trust is ClockTrust.UNKNOWN:
+            return NOTHING_DUE
+        now_ms = self._now_ms()
+        if trust is not ClockTrust.AHEAD:
+            return Due(now_ms)
+        assert self._start_ms is not None
+        assert self._recorded_ms is not None
+        return Due(self._recorded_ms + now_ms - self._start_ms, self._start_ms)
 
     def check(self, offset_ms: int) -> Check:
         """The health of the clock; `offset_ms` is how far the wall clock is ahead of the time of
@@ -136,12 +145,13 @@ class ClockGuard:
             case ClockTrust.TRUSTED:
                 return "the clock agrees with what was recorded"
             case ClockTrust.AHEAD:
-                days = ((self._start_ms or 0) - recorded_ms) // 86_400_000
+                ahead = _duration((self._start_ms or 0) - recorded_ms)
                 return (
-                    f"the clock is {days} days ahead of the last recorded time; nothing is "
-                    "deleted, and no delayed message or retry enters its topic, until the "
-                    "server is started once with server.accept_clock=true, or "
-                    "with the right time"
+                    f"the clock is {ahead} ahead of the last recorded time; nothing is deleted, "
+                    "and delayed messages and retries that were accepted before this start wait "
+                    "for longer than they should. If the clock is right, start the server once "
+                    "with `--set server.accept_clock=true`; else set it right "
+                    "(`chronyc makestep`), and start the server again"
                 )
             case ClockTrust.BEHIND:
                 return (
@@ -149,6 +159,14 @@ class ClockGuard:
                     "recorded time; nothing is deleted, and ids stay at that time, until it is "
                     "passed, or the server is started once with server.accept_clock=true"
                 )
+
+
+def _duration(ms: int) -> str:
+    """A time in the largest unit of which it has two."""
+    for name, unit_ms in (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000)):
+        if ms >= 2 * unit_ms:
+            return f"{ms // unit_ms} {name}"
+    return f"{ms // 1000} seconds"
 
 
 def _jump(offset_ms: int) -> str | None:

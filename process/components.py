@@ -323,7 +323,7 @@ class Components:
         state = StoreState(
             now_ms=now_ms,
             may_delete=self._guard.may_delete,
-            may_enter=self._guard.may_enter,
+            due=self._guard.due,
             tail_bytes_max=settings.messaging.tail_bytes_max,
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
             is_shared=settings.cluster.is_member,

@@ -3,10 +3,34 @@ wait (decision 0043, section 5)."""
 
 import asyncio
 import heapq
+from collections.abc import Collection
+from typing import NamedTuple
 
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import DelayedId, TopicId
 
 AT_ONCE = 0  # ms; a time that has passed
+
+
+class Due(NamedTuple):
+    """Which delayed messages may enter their topics: those that are due by `by_ms`. While the clock
+    may be ahead, that is the earliest time which it can be; and of the messages that were accepted
+    from `accepted_from_ms` on, by this clock, those may enter that are due by it: they have waited
+    as long as they were to. None: no others."""
+
+    by_ms: int
+    accepted_from_ms: int | None = None
+
+    def includes(self, each: DelayedId, named_ms: Collection[int]) -> bool:
+        """Whether a message may enter that is due by the clock. `named_ms`: due times that clients
+        named as such, for which a clock that may be ahead is not enough."""
+        if each.due_ms <= self.by_ms:
+            return True
+        from_ms = self.accepted_from_ms
+        is_measured = from_ms is not None and each.offset.timestamp_ms >= from_ms
+        return is_measured and each.due_ms not in named_ms
+
+
+NOTHING_DUE = Due(-1)
 
 
 class DueTimes:

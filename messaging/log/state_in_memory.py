@@ -13,7 +13,7 @@ from typing import TypeVar
 from kernel.event_loop import InThread
 from messaging.engines.engine_interface import Corruption, Engine, Interruptible, Rows, StoreError
 from messaging.engines.row_store import Store
-from messaging.log.delayed_due_times import DueTimes
+from messaging.log.delayed_due_times import Due, DueTimes
 from messaging.log.loading import Loaded, LoadedProducer, LoadedTopics
 from messaging.log.pointer_index import PointerIndex
 from messaging.log.sequencer import IdleIntervals, Sequencer
@@ -25,6 +25,7 @@ from messaging.transactions_interface import TransactionView
 from messaging.write.producers import Producers
 from tuff.protocol.errors import FuturePositionError, StorageUnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.requests import Delay
 
 T = TypeVar("T")
 
@@ -184,12 +185,15 @@ class RowView:
             self._rows.close()
 
 
+NAMED_COUNT_MAX = 10_000  # due times; some 1 MiB
+
+
 class StoreState:
     """What is known of the store in memory: topics, pointer index, producers, sequencer, high-water
     mark, tail cache, metadata and last batch.
 
     `may_delete` returns whether the clock can be trusted so far that messages may expire for good,
-    `may_enter` whether delayed messages that are due by it may enter their topics.
+    `due` which delayed messages may enter their topics by it.
     `transactions` is set when the component opens, and `load` sets what the store says.
     """
 
@@ -202,7 +206,7 @@ class StoreState:
         *,
         now_ms: Callable[[], int],
         may_delete: Callable[[], bool],
-        may_enter: Callable[[], bool],
+        due: Callable[[], Due],
         tail_bytes_max: int,
         longest_transaction_s: float,
         is_shared: bool = False,
@@ -221,7 +225,8 @@ class StoreState:
         self.durable_metadata: StoreMetadata | None = None  # None while the store is empty
         self.now_ms = now_ms
         self.may_delete = may_delete
-        self.may_enter = may_enter
+        self.due = due
+        self.named_due_ms: set[int] = set()  # `note_named`
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         self.seen_lsn: int | None = None  # of the transactions, durably
         # The clock that the opened store had recorded; None for a new store.
@@ -327,6 +332,21 @@ class StoreState:
         expired by the time of their newest state. So when the clock was set back since, the
         messages around these must not reappear."""
         return max(self.now_ms(), self.metadata.handed_ms)
+
+    def note_named(self, delays: Sequence[Delay], due_ms: Sequence[int]) -> None:
+        """Messages with these delays are accepted, and due at these times. While the clock may be
+        ahead, remember the times that were named: how far off they are is not known. Beyond
+        `NAMED_COUNT_MAX` of them, no message is measured any more."""
+        due = self.due()
+        if due.accepted_from_ms is None or len(self.named_due_ms) > NAMED_COUNT_MAX:
+            return
+        named = [at_ms for each, at_ms in zip(delays, due_ms, strict=True) if each.is_time]
+        self.named_due_ms.update(at_ms for at_ms in named if at_ms > due.by_ms)
+
+    def due_messages(self) -> Due:
+        """Which delayed messages may enter now."""
+        due = self.due()
+        return due if len(self.named_due_ms) <= NAMED_COUNT_MAX else Due(due.by_ms)
 
     @property
     def has_unwritten_changes(self) -> bool:

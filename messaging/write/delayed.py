@@ -11,7 +11,7 @@ commit replaces it by the delayed row (`messaging/write/transaction_rows.py`).
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,7 @@ from kernel.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read
 from kernel.log_events import event
 from messaging.engines.engine_interface import Corruption
 from messaging.engines.row_store import Store
-from messaging.log.delayed_due_times import AT_ONCE
+from messaging.log.delayed_due_times import AT_ONCE, NOTHING_DUE, Due
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import Topic, topic_of, topic_was_replaced
 from messaging.model.attributes import decode_attributes
@@ -236,12 +236,16 @@ class DelayedMessages:
         now_ms = self._state.now_ms()
         # A clock that is wrongly far ahead would let all messages enter, for ever. And on a disk
         # that is nearly full, the messages would take space before those that wait leave theirs.
-        may_enter = self._state.may_enter() and self._committer.lack_of_space is None
+        has_space = self._committer.lack_of_space is None
+        due = self._state.due_messages() if has_space else NOTHING_DUE
+        may_enter = due.by_ms >= now_ms
         find = partial(
             _find,
             prefix=topic.prefix(record.generation),
             cancelled=[each.id for each in cancels],
-            due_by_ms=now_ms if may_enter else -1,
+            due=due,
+            now_ms=now_ms,
+            named_ms=self._state.named_due_ms,
         )
         found = await self._store.read(find)
         first_ms = found.due[0].id.due_ms if found.due else found.next_ms
@@ -252,7 +256,7 @@ class DelayedMessages:
             await self._committer.submit(
                 Write(put, size_bytes=WRITE_OVERHEAD_BYTES + found.size_bytes, internal=True)
             )
-            self._count_entered([each.id.due_ms for each in found.due])
+            self._count_entered([each.id.due_ms for each in found.due], due, now_ms=now_ms)
         _answer(cancels, found.cancelled)
         if may_enter or found.next_ms is None:
             self._late_since_ms.pop(topic_id, None)
@@ -272,11 +276,11 @@ class DelayedMessages:
             batch.put_rows(_message_rows(prefix, first, rows))
             batch.published(topic, count=len(rows), size_bytes=found.size_bytes)
 
-    def _count_entered(self, due_ms: Sequence[int]) -> None:
+    def _count_entered(self, due_ms: Sequence[int], due: Due, *, now_ms: int) -> None:
         self.entered_count += len(due_ms)
-        now_ms = self._state.now_ms()
         for each in due_ms:
-            self._observe("delayed_lateness_seconds", (now_ms - each) / 1000)
+            by_ms = min(due.by_ms, now_ms) if each <= due.by_ms else now_ms
+            self._observe("delayed_lateness_seconds", (by_ms - each) / 1000)
 
 
 def _message_rows(prefix: bytes, first: Offset, rows: Sequence[MessageRow]) -> NewRows:
@@ -286,17 +290,29 @@ def _message_rows(prefix: bytes, first: Offset, rows: Sequence[MessageRow]) -> N
     return NewRows(prefix, keys, values, is_plain)
 
 
-def _find(store: Store, *, prefix: bytes, cancelled: Sequence[DelayedId], due_by_ms: int) -> _Found:
-    """The rows to cancel that are there, and those that are due by this time. Blocks."""
+def _find(
+    store: Store,
+    *,
+    prefix: bytes,
+    cancelled: Sequence[DelayedId],
+    due: Due,
+    now_ms: int,
+    named_ms: Collection[int],
+) -> _Found:
+    """The rows to cancel that are there, and those that may enter. Blocks."""
     found = _Found({each for each in cancelled if store.get(delayed_key(prefix, each)) is not None})
     size_bytes = 0
-    for delayed_id, key, value in _rows(store, prefix, after=None):
+    held_ms = None  # the due time of the first row that may not enter
+    for delayed_id, key, value in _rows_until(store, prefix, due):
         if delayed_id in found.cancelled:
             continue
-        found.next_ms = delayed_id.due_ms
+        found.next_ms = delayed_id.due_ms if held_ms is None else held_ms
         is_full = len(found.due) >= ENTERED_COUNT_MAX or size_bytes >= ENTERED_BYTES_MAX
-        if delayed_id.due_ms > due_by_ms or is_full:
+        if delayed_id.due_ms > now_ms or is_full:
             return found
+        if not due.includes(delayed_id, named_ms):
+            held_ms = found.next_ms
+            continue
         try:
             found.due.append(Waiting(delayed_id, MessageRow.from_bytes(key, value)))
         except DamagedRowError as error:
@@ -304,8 +320,20 @@ def _find(store: Store, *, prefix: bytes, cancelled: Sequence[DelayedId], due_by
                 return found  # the next look reports it
             raise _damaged(delayed_id, error) from None
         size_bytes += len(value)
-    found.next_ms = None
+    found.next_ms = held_ms
     return found
+
+
+def _rows_until(store: Store, prefix: bytes, due: Due) -> Iterator[tuple[DelayedId, bytes, bytes]]:
+    """The delayed rows of a topic up to the first that is not due, and then those that may have
+    been accepted by this clock. Raises: StoreError."""
+    for row in _rows(store, prefix, after=None):
+        yield row
+        if row[0].due_ms > due.by_ms:
+            if due.accepted_from_ms is not None:
+                first = DelayedId(due.accepted_from_ms, Offset(0, 0))
+                yield from _rows(store, prefix, after=max(row[0], first))
+            return
 
 
 def _listed(

@@ -678,6 +678,7 @@ class Publisher:
         due_ms = None
         if entry.delays is not None:
             due_ms = _due_times_ms(entry.delays, now_ms=self._state.now_ms())
+            self._state.note_named(entry.delays, due_ms)
         return _Target(topic, record.generation, entry, due_ms, [] if is_several else None)
 
     def _put_publishes(

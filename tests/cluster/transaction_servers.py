@@ -18,6 +18,7 @@ from cluster.transactions_client import TransactionsClient
 from cluster.transactions_service import TransactionsService
 from kernel.event_loop import Arrivals
 from kernel.exchange import Caller, Request
+from messaging.log.delayed_due_times import Due
 from messaging.log.loading import load_index
 from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.read.poll import Poll
@@ -379,7 +380,7 @@ class Server:
         state = StoreState(
             now_ms=lambda: self.cluster.now_ms,
             may_delete=lambda: True,
-            may_enter=lambda: True,
+            due=lambda: Due(self.cluster.now_ms),
             tail_bytes_max=1 << 20,
             longest_transaction_s=100.0,
             is_shared=True,

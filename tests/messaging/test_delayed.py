@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from messaging.log.delayed_due_times import DueTimes
+from messaging.log.delayed_due_times import Due, DueTimes
 from messaging.model.row_format import DELAYED, INDEX, MESSAGES, prefix_of, topic_key
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
@@ -46,6 +46,7 @@ from tuff.protocol.requests import (
 )
 
 POINTER = 7
+YEAR_MS = 365 * 86_400_000
 
 
 @pytest.fixture
@@ -644,18 +645,45 @@ async def test_retention_drops_the_delayed_messages_of_a_deleted_topic(
     assert key.startswith(DELAYED + prefix_of(AUDIT, 2))
 
 
-async def test_nothing_enters_by_a_clock_that_may_be_ahead(
+async def test_by_a_clock_that_may_be_ahead_enters_what_has_waited_long_enough(
     world: World, service: MessagingService
 ) -> None:
-    await delayed(service, b"x", delays=[after(10)])
-    world.may_enter = False
-    await advance(world, service, 1_000_000)
+    """All delayed messages and retries of all topics waited until an operator came."""
+    recorded_ms = world.clock.now_ms
+    await delayed(service, b"soon", delays=[after(5_000)])
+    await delayed(service, b"in a year", delays=[after(YEAR_MS)])
+    world.clock.now_ms += 2 * YEAR_MS
+    start_ms = world.clock.now_ms
+    world.due = lambda: Due(recorded_ms + world.clock.now_ms - start_ms, start_ms)
+    named = Delay(start_ms + 5_000, is_time=True)
+    await delayed(
+        service, b"named", b"named as past", delays=[named, Delay(start_ms, is_time=True)]
+    )
+    await delayed(service, b"retry", delays=[after(1_000)])
+    await advance(world, service, 0)
     assert await polled(service) == []
 
-    world.may_enter = True
     await advance(world, service, RETRY_MS)
+    assert await polled(service) == [b"retry"]
+    await advance(world, service, 5_000)
+    assert await polled(service) == [b"retry", b"soon"]
 
-    assert await polled(service) == [b"x"]
+    world.due = lambda: Due(world.clock.now_ms)
+    await advance(world, service, RETRY_MS)
+    assert [*(await polled(service))[2:]] == [b"in a year", b"named as past", b"named"]
+
+
+async def test_named_times_that_are_too_many_hold_all_back_by_a_clock_that_may_be_ahead(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("messaging.log.state_in_memory.NAMED_COUNT_MAX", 0)
+    start_ms = world.clock.now_ms
+    world.due = lambda: Due(-1, start_ms)
+    await delayed(service, b"retry", delays=[after(10)])
+    await delayed(service, b"named", delays=[Delay(start_ms + 5_000, is_time=True)])
+
+    await advance(world, service, RETRY_MS)
+    assert await polled(service) == []
 
 
 async def test_messages_enter_though_the_clock_was_ahead_once(

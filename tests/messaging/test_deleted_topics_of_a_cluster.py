@@ -2,6 +2,7 @@
 
 from messaging.engines.memory import MemoryStore
 from messaging.engines.row_store import Store
+from messaging.log.delayed_due_times import Due
 from messaging.log.loading import LoadedTopics, load_topics
 from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import TopicRecord
@@ -23,7 +24,7 @@ def test_a_deleted_topic_can_be_given_away() -> None:
     state = StoreState(
         now_ms=lambda: 1_000,
         may_delete=lambda: True,
-        may_enter=lambda: True,
+        due=lambda: Due(1_000),
         tail_bytes_max=0,
         longest_transaction_s=60,
         is_shared=True,

@@ -21,6 +21,7 @@ from messaging.engines.engine_interface import (
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
 from messaging.engines.space_on_disk import SpaceOnDisk
+from messaging.log.delayed_due_times import Due
 from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
@@ -284,7 +285,8 @@ class World:
         self.clock = Clock()
         self.transactions = Transactions()
         self.settings = MessagingSettings()
-        self.may_delete = self.may_enter = True
+        self.may_delete = True
+        self.due: Callable[[], Due] = lambda: Due(self.clock())
         self.longest_transaction_s = 100.0
         self.lack_of_space: str | None = None
         self.lack_of_last_space: str | None = None
@@ -310,7 +312,7 @@ class World:
         state = StoreState(
             now_ms=self.clock,
             may_delete=lambda: self.may_delete,
-            may_enter=lambda: self.may_enter,
+            due=lambda: self.due(),
             tail_bytes_max=self.settings.tail_bytes_max,
             longest_transaction_s=self.longest_transaction_s,
             is_shared=self.is_shared,

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from messaging.log.delayed_due_times import NOTHING_DUE, Due
 from process.clock import SLEW_DIVISOR, ClockGuard, ClockTrust
 from process.health import Status
 from tests.process.manual_clock import NS_PER_MS, ManualClock
@@ -140,21 +141,35 @@ def test_behind_the_mark_nothing_is_deleted_until_it_is_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded_ms", "start_ms", "may_enter"),
+    ("recorded_ms", "start_ms", "due"),
     [
-        (10**12, 10**12 - 3_600_000, True),
-        (10**12, 10**12 + 31 * DAY_MS, False),
-        (None, 10**12, True),
+        (10**12, 10**12 - 3_600_000, Due(10**12 - 3_600_000 + 7)),
+        (10**12, 10**12 + 31 * DAY_MS, Due(10**12 + 7, 10**12 + 31 * DAY_MS)),
+        (None, 10**12, Due(10**12 + 7)),
     ],
 )
-def test_delayed_messages_wait_only_for_a_clock_that_is_ahead(
-    recorded_ms: int | None, start_ms: int, *, may_enter: bool
+def test_by_a_clock_that_is_ahead_the_time_since_the_start_counts(
+    recorded_ms: int | None, start_ms: int, due: Due
 ) -> None:
-    assert Guarded(recorded_ms=recorded_ms, start_ms=start_ms).guard.may_enter() is may_enter
+    guarded = Guarded(recorded_ms=recorded_ms, start_ms=start_ms)
+    guarded.now_ms += 7
+
+    assert guarded.guard.due() == due
+
+
+def test_a_clock_that_is_ahead_by_hours_says_what_stands_still_and_what_to_do() -> None:
+    guard = ClockGuard(lambda: 10**12, jump_ms_max=1_000, is_accepted=False)
+    guard.compare(10**12 - 3 * 3_600_000)
+
+    detail = guard.check(0).detail
+
+    assert detail.startswith("the clock is 3 hours ahead of the last recorded time")
+    assert "delayed messages and retries" in detail
+    assert "`--set server.accept_clock=true`" in detail
 
 
 def test_before_the_recorded_time_is_known_no_delayed_message_enters() -> None:
-    assert not ClockGuard(lambda: 5, jump_ms_max=1, is_accepted=False).may_enter()
+    assert ClockGuard(lambda: 5, jump_ms_max=1, is_accepted=False).due() == NOTHING_DUE
 
 
 def test_a_clock_that_every_start_accepts_is_named() -> None:

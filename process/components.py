@@ -86,7 +86,12 @@ class Components:
         self._runtime = runtime
         self._clock = runtime.clock
         self._guard = _clock_guard(settings, runtime.clock)
-        self._security = Security(settings, threads=runtime.threads, now_s=runtime.elapsed_s)
+        self._security = Security(
+            settings,
+            threads=runtime.threads,
+            now_s=runtime.elapsed_s,
+            now_ms=runtime.clock.now_ms,
+        )
         self._audit = self._make_audit()
         self._spans = _request_spans(settings)
         self._is_open = False
@@ -149,6 +154,7 @@ class Components:
             more=[
                 *(() if self.cluster is None else self.cluster.gauges()),
                 *(() if self._audit is None else self._audit.gauges()),
+                *self._security.gauges(),
             ],
         )
 

@@ -1,12 +1,14 @@
 """What protects the server: the access file and TLS, as far as they are set."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from kernel.event_loop import InThread
 from process.access_guard import AccessGuard
-from process.health import Check
+from process.health import Check, Status
+from process.metrics import Gauge
 from process.settings import ServerSettings, Settings, SettingsError
 from process.tls import ServerTls
 from process.watched_files import WatchedFileError
@@ -24,16 +26,24 @@ class Threads(Protocol):
 class Security:
     """The access guard and the TLS settings; None where they are not set. Lives on one event loop.
 
-    `threads` makes the thread that reads the files again; `now_s` is a monotonic clock.
+    `threads` makes the thread that reads the files again; `now_s` is a monotonic clock, and
+    `now_ms` the time by which certificates end.
     """
 
-    def __init__(self, settings: Settings, *, threads: Threads, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        threads: Threads,
+        now_s: Callable[[], float],
+        now_ms: Callable[[], int],
+    ) -> None:
         """Reads the files, and blocks. Raises: SettingsError: one is not valid."""
         # No other work waits for a file system that hangs.
         self._in_thread = threads("file-reader", 1, is_joined=False)
         self.cluster_secret = _secret(settings.cluster.secret_file)
         self.access = _access_guard(settings.server, now_s, self.cluster_secret)
-        self.tls = _server_tls(settings.server)
+        self.tls = _server_tls(settings.server, now_ms)
 
     async def refresh(self) -> bool:
         """Read the files again that have changed; returns whether the principals may have. A file
@@ -47,6 +57,25 @@ class Security:
         """The state of the files, for `/health/ready`."""
         parts = {"access": self.access, "tls": self.tls}
         return {name: part.check() for name, part in parts.items() if part is not None}
+
+    def gauges(self) -> list[Gauge]:
+        """What the metrics say of the files that are set."""
+        ok = [
+            Gauge(
+                "protection_ok",
+                "Whether the check of the access file or of TLS is ok.",
+                partial(self._is_ok, name),
+                labels=(("check", name),),
+            )
+            for name in self.checks()
+        ]
+        if self.tls is None:
+            return ok
+        text = "In how many days the certificate of the server expires; negative once it has."
+        return [*ok, Gauge("tls_certificate_days", text, self.tls.certificate_days)]
+
+    def _is_ok(self, name: str) -> float:
+        return float(self.checks()[name].status is Status.OK)
 
 
 def _access_guard(
@@ -81,7 +110,7 @@ def _secret(file: str) -> str | None:
     return secret
 
 
-def _server_tls(settings: ServerSettings) -> ServerTls | None:
+def _server_tls(settings: ServerSettings, now_ms: Callable[[], int]) -> ServerTls | None:
     if not settings.has_tls:
         return None
     authority = settings.tls_client_ca_file
@@ -90,6 +119,7 @@ def _server_tls(settings: ServerSettings) -> ServerTls | None:
             Path(settings.tls_certificate_file),
             Path(settings.tls_key_file),
             Path(authority) if authority else None,
+            now_ms=now_ms,
         )
     except WatchedFileError as error:
         raise SettingsError(str(error)) from None

@@ -5,36 +5,68 @@ callback for the server name: OpenSSL calls it also where the client names no se
 """
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kernel.event_loop import InThread
 from process.health import Check, Status
 from process.watched_files import WatchedFileError, WatchedFiles
-from tuff_storage.disk.pem_files import pair_failure
+from tuff_storage.disk.pem_files import ends_ms, pair_failure
 
 HANDSHAKE_S_MAX = 10.0  # seconds; a client that is slower is given up
+_DAY_MS = 86_400_000
 _KINDS = ("DNS", "URI")  # the kinds of names of a certificate that can name a principal
 
 
-class ServerTls:
-    """The TLS settings of the listener. Lives on one event loop."""
+@dataclass(frozen=True, slots=True)
+class _Current:
+    """What handshakes use, and when the first certificate of the server's file ends, and the last
+    authority of clients (None: there are none)."""
 
-    def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
+    context: ssl.SSLContext
+    ends_ms: int
+    client_ca_ends_ms: int | None
+
+
+class ServerTls:
+    """The TLS settings of the listener. Lives on one event loop.
+
+    An expired certificate is refused when the files are read again, so that it does not take the
+    place of a valid one. A start takes it, since the clock may be wrong; and one may expire while
+    the server runs: then `check` is degraded.
+    """
+
+    def __init__(
+        self, certificate: Path, key: Path, client_ca: Path | None, *, now_ms: Callable[[], int]
+    ) -> None:
         """Reads the files, and blocks. `client_ca` None: no client certificate is asked for.
 
         Raises:
             WatchedFileError: a file can't be read, or is not valid.
         """
 
-        def read() -> ssl.SSLContext:
-            return _context(certificate, key, client_ca)
+        def read() -> _Current:
+            context = _context(certificate, key, client_ca)
+            current = _Current(
+                context,
+                min(_ends_ms(certificate)),
+                None if client_ca is None else max(_ends_ms(client_ca)),
+            )
+            if is_started and (expired := self._expired(current)) is not None:
+                raise WatchedFileError(expired)
+            return current
 
+        is_started = False
+        self._names = f"server.tls_certificate_file {certificate}", client_ca
+        self._now_ms = now_ms
         files = [certificate, key, *([] if client_ca is None else [client_ca])]
         self._files = WatchedFiles(files, read, name="TLS files")
         # What each handshake begins with. `verify_mode` is not replaced by the callback.
-        self.context = read()
+        self.context = read().context
         self.context.sni_callback = self._use_current
+        is_started = True
 
     async def refresh(self, in_thread: InThread) -> None:
         """Read the files again if one has changed. Open connections go on."""
@@ -47,12 +79,33 @@ class ServerTls:
                 Status.DEGRADED,
                 f"the TLS files are not used as they are now: {self._files.failure}",
             )
+        if (expired := self._expired(self._files.value)) is not None:
+            return Check(
+                Status.DEGRADED,
+                f"{expired}, so clients refuse the connection, or are refused; replace the file, "
+                "which is read again within a second",
+            )
         return Check(Status.OK, "connections use TLS")
+
+    def certificate_days(self) -> float:
+        """In how many days the certificate of the server ends; negative once it has."""
+        return (self._files.value.ends_ms - self._now_ms()) / _DAY_MS
+
+    def _expired(self, current: _Current) -> str | None:
+        """A sentence about what has expired; None if nothing has."""
+        certificate, client_ca = self._names
+        authority_ms = current.client_ca_ends_ms
+        if self._now_ms() >= current.ends_ms:
+            return f"the certificate in {certificate} expired on {_day(current.ends_ms)}"
+        if authority_ms is not None and self._now_ms() >= authority_ms:
+            name = f"server.tls_client_ca_file {client_ca}"
+            return f"each authority in {name} has expired, the last on {_day(authority_ms)}"
+        return None
 
     def _use_current(
         self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str, _first: ssl.SSLContext
     ) -> None:
-        connection.context = self._files.value
+        connection.context = self._files.value.context
 
 
 def names_of(certificate: Mapping[str, object] | None) -> tuple[str, ...]:
@@ -83,6 +136,17 @@ def _context(certificate: Path, key: Path, client_ca: Path | None) -> ssl.SSLCon
         context.verify_mode = ssl.CERT_OPTIONAL
         _load_authority(context, client_ca)
     return context
+
+
+def _ends_ms(file: Path) -> list[int]:
+    try:
+        return ends_ms(file)
+    except (OSError, ValueError) as error:
+        raise WatchedFileError(f"{file} has a certificate that can't be read: {error}") from None
+
+
+def _day(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d}"
 
 
 def _load_authority(context: ssl.SSLContext, client_ca: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.http.process import ServerProcess, serve
 from tests.http.session_client import END, START, SessionClient
 from tuff.protocol.ids import TopicId
 from tuff.protocol.operations import Right
+from tuff_storage.disk.pem_files import ends_ms
 
 TOPIC = TopicId("tls", "orders")
 HOST = "127.0.0.1"
@@ -193,6 +195,65 @@ def test_the_files_are_read_again_without_a_restart(tmp_path: Path) -> None:
         assert not reaches(later.servers, old)
 
 
+def shown_by(server: ServerProcess, path: str) -> str:
+    """What a server without an access file answers, whatever its certificate is."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    connection = http.client.HTTPSConnection(HOST, server.port, context=trusting, timeout=10)
+    connection.request("GET", path)
+    shown = connection.getresponse().read().decode()
+    connection.close()
+    return shown
+
+
+def days_left(server: ServerProcess) -> float:
+    name = "tuff_tls_certificate_days "
+    lines = shown_by(server, "/metrics").splitlines()
+    return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def test_an_expired_certificate_does_not_take_the_place_of_a_valid_one(tmp_path: Path) -> None:
+    """It was used, and every client failed, while the check was ok."""
+    files = Files(tmp_path / "files")
+    now = datetime.now(UTC)
+    files.write(files.authority.issue_cert(HOST, not_after=now + timedelta(days=3, hours=1)))
+    with serve(tmp_path / "home", *files.settings()[:3]) as server:
+        assert 3.0 < days_left(server) < 3.1
+        assert 'tuff_protection_ok{check="tls"} 1' in shown_by(server, "/metrics")
+
+        files.write(files.authority.issue_cert(HOST, not_after=now - timedelta(days=2)))
+        os.kill(server.pid, signal.SIGHUP)
+        said = f"expired on {now - timedelta(days=2):%Y-%m-%d}"
+        until(lambda: said in shown_by(server, "/health/ready"), what="the refusal")
+        assert 'tuff_protection_ok{check="tls"} 0' in shown_by(server, "/metrics")
+        assert days_left(server) > 3.0
+        with tuff.Client(
+            server.url,
+            tls_ca_file=files.servers,
+            tls_certificate_file=files.of_client("billing.example"),
+        ) as client:
+            assert client.topics.namespaces() == []
+
+        files.write(files.authority.issue_cert(HOST))
+        until(lambda: "connections use TLS" in shown_by(server, "/health/ready"), what="health")
+
+
+@pytest.mark.parametrize("expired", ["certificate", "authority"])
+def test_a_start_with_an_expired_certificate_is_degraded(tmp_path: Path, expired: str) -> None:
+    files = Files(tmp_path / "files")
+    ended = datetime.now(UTC) - timedelta(days=2)
+    if expired == "certificate":
+        files.write(files.authority.issue_cert(HOST, not_after=ended))
+    else:
+        issued = trustme.CA().issue_cert("x", not_after=ended)
+        issued.cert_chain_pems[0].write_to_path(files.clients)
+    with serve(tmp_path / "home", *files.settings()[:3]) as server:
+        detail = shown_by(server, "/health/ready")
+
+        assert '"tls":{"status":"degraded"' in detail.replace(" ", "")
+        assert f"{ended:%Y-%m-%d}, so clients refuse the connection" in detail
+
+
 def test_files_that_are_not_valid_end_the_start(tmp_path: Path) -> None:
     files = Files(tmp_path / "files")
     files.key.write_text("no key")
@@ -251,3 +312,22 @@ def test_a_handshake_that_does_not_go_on_counts_as_a_connection(
         until(refused, what="the refusal of the third connection")
         for each in silent:
             each.close()
+
+
+@pytest.mark.parametrize("year", [2049, 2050, 2061])
+def test_the_end_of_a_certificate_is_read_in_both_forms(tmp_path: Path, year: int) -> None:
+    ends = [datetime(year, 5, 4, 3, 2, 1, tzinfo=UTC), datetime(2031, 1, 1, tzinfo=UTC)]
+    file = tmp_path / "chain.pem"
+    issued = [trustme.CA().issue_cert(HOST, not_after=each) for each in ends]
+    file.write_bytes(b"text\n".join(each.cert_chain_pems[0].bytes() for each in issued))
+
+    assert ends_ms(file) == [int(each.timestamp()) * 1000 for each in ends]
+
+
+def test_a_certificate_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "cut.pem"
+    whole = ssl.PEM_cert_to_DER_cert(trustme.CA().cert_pem.bytes().decode())
+    file.write_text(ssl.DER_cert_to_PEM_cert(whole[:40]))
+
+    with pytest.raises(ValueError, match="cut off"):
+        ends_ms(file)

@@ -195,8 +195,8 @@ class SubscriberFlows(Generic[C]):
         """Renew the lease of the transaction of each batch, beside `run` or `step`."""
         while not is_done.is_set:
             yield from unless(is_done, paused(Pause(RENEW_S)))
-            if self._opened is not None and not is_done.is_set:
-                yield from renewed([self._opened.protocol])
+            if self._opened is not None:
+                yield from unless(is_done, renewed([self._opened.protocol]))
 
     def _exclusively(self, work: Flow[T]) -> Flow[T]:
         if self._is_working:

@@ -278,7 +278,8 @@ class ConsumerFlows(Generic[C]):
     def _renew_transactions(self) -> Flow[None]:
         """A handler may take any time: the transaction of its batch lives as long as its member."""
         if (handed := self._handed) is not None:
-            yield from renewed([each.protocol for each in handed.transactions])
+            protocols = [each.protocol for each in handed.transactions]
+            yield from unless(self._closing, renewed(protocols))
 
     def _beat(self) -> Flow[None]:
         held = self._held

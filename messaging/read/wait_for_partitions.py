@@ -25,6 +25,7 @@ from tuff.protocol.errors import (
     BadRequestError,
     DamagedRecordError,
     TopicNotFoundError,
+    TransactionsUnavailableError,
 )
 from tuff.protocol.ids import (
     PARTITION_NUMBER_MAX,
@@ -148,7 +149,7 @@ class PartitionWaits:
         poll = polls[partition]
         try:
             result = await self._polls.poll(partition, poll)
-        except (TopicNotFoundError, DamagedRecordError):
+        except (TopicNotFoundError, DamagedRecordError, TransactionsUnavailableError):
             return True
         polls[partition] = replace(poll, start=MessageId.from_bytes(result.next_id))
         is_at_end = result.caught_up or result.blocked_by is not None

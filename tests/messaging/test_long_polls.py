@@ -481,3 +481,18 @@ async def test_a_read_that_is_blocked_goes_on_once_transactions_are_up(
 
     reading = asyncio.ensure_future(service.polls.poll(AUDIT, SLEEPS))
     assert await woken(reading) == [b"decided"]
+
+
+async def test_a_wait_names_the_partition_that_is_undecided_while_transactions_are_down(
+    world: World, service: MessagingService
+) -> None:
+    """The wait for all partitions of a reader was refused, for one of them."""
+    other = TopicId("default", "other")
+    await service.topics.create(other, {})
+    await publish(service, b"open", pointer=world.transactions.start(7))
+    world.transactions.is_up = False
+    asked = Poll(isolation=Isolation.COMMITTED)
+
+    found = await service.partition_waits.readable_of({AUDIT: asked, other: asked}, wait_s=0.0)
+
+    assert found == [AUDIT]

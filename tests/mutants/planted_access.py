@@ -148,7 +148,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "an old certificate is used for ever",
         "process/tls.py",
-        "        connection.context = self._files.value\n",
+        "        connection.context = self._files.value.context\n",
         "        pass\n",
         (f"{_TLS}::test_the_files_are_read_again_without_a_restart",),
     ),

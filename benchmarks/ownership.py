@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 
+from kernel.floor import NO_FLOOR
 from metadata.owner_records import (
     OwnerInfo,
     OwnerRecords,
@@ -29,7 +30,7 @@ from metadata.owner_records import (
 )
 from metadata.store_interface import BadVersionError, Expected, MetadataStore, Versioned
 from metadata.topic_records import OwnerRange, PersistenceInfo, TopicRecords
-from tuff.protocol.ids import NO_FLOOR, Offset, TopicId
+from tuff.protocol.ids import Offset, TopicId
 
 SERVERS_MAX = 200  # threads; each has a connection with threads of its own
 WINDOW_TOPICS = 100  # topics that are read by all contenders before one of them is written

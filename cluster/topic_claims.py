@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeVar
 from cluster.forwarding import Owner
 from cluster.membership import Identity, Membership
 from kernel.event_loop import FutureTask, InThread
+from kernel.floor import NO_FLOOR, Floor
 from messaging.log.topics import topic_not_found
 from metadata.member_records import ServerInfo
 from metadata.owner_records import OwnerInfo, OwnerRecords
@@ -49,7 +50,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
+from tuff.protocol.ids import TopicId
 from tuff_storage.disk.locks import StoreError
 
 log = logging.getLogger(__name__)

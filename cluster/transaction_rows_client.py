@@ -22,6 +22,7 @@ from cluster.membership import Identity
 from cluster.peers import PeerUnansweredError
 from cluster.transaction_rows_service import TransactionRowsService
 from kernel.event_loop import InThread, Spawn
+from kernel.floor import Floor
 from messaging.log.pointer_index import IndexedRange
 from metadata.json_values import Fields, topic_from
 from metadata.member_records import ServerInfo
@@ -34,7 +35,7 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TuffError,
 )
-from tuff.protocol.ids import Floor, TopicId
+from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff_storage.disk.locks import StoreError
 from tx.message_rows import MessageRows

@@ -15,6 +15,7 @@ from cluster.calls import CallHandler, resolve_future
 from cluster.forwarding import Owner, Ownership
 from cluster.membership import Identity
 from cluster.transactions_client import TransactionsClient
+from kernel import request_bodies
 from kernel.event_loop import Spawn
 from metadata.json_values import Fields, topic_from
 from tuff.protocol import json_bodies
@@ -141,14 +142,14 @@ class TransactionRowsService:
 
     async def _check(self, body: Fields) -> dict[str, object]:
         self._require(body)
-        entries = json_bodies.publish_entries_from_json(body.values("entries"))
+        entries = request_bodies.publish_entries_from_json(body.values("entries"))
         await self._require_owned(entries)
         await self._rows.check_entries(entries)
         return {}
 
     async def _final(self, body: Fields) -> dict[str, object]:
         number = body.integer("number")
-        entries = json_bodies.publish_entries_from_json(body.values("entries"))
+        entries = request_bodies.publish_entries_from_json(body.values("entries"))
         details = await self.publish_final(body, number, entries)
         return {"details": [json_bodies.rollback_detail_to_json(each) for each in details]}
 

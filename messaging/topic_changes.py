@@ -17,6 +17,7 @@ from kernel.exchange import (
     read_query,
     require_json,
 )
+from kernel.request_bodies import numbers_as_written
 from messaging.engines.engine_interface import StoreDamagedError
 from messaging.engines.row_store import Store
 from messaging.log.state_in_memory import OpenStore, StoreState, require_topic
@@ -60,7 +61,7 @@ from tuff.protocol.errors import (
     TopicHeldError,
 )
 from tuff.protocol.ids import MessageId, TopicId, check_name
-from tuff.protocol.json_bodies import numbers_as_written, parse_json, shown
+from tuff.protocol.json_bodies import parse_json, shown
 
 PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
 

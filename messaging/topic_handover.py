@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Collection
 from functools import partial
 
+from kernel.floor import Floor
 from messaging.engines.engine_interface import SharedStore
 from messaging.engines.row_store import Store
 from messaging.log.loading import LoadedTopics, load_topics
@@ -16,7 +17,7 @@ from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.log.topics import Topic, TopicRecord
 from messaging.write.write_batch import WriteBatch
 from messaging.write.write_queue import Write, WriteQueue
-from tuff.protocol.ids import Floor, TopicId
+from tuff.protocol.ids import TopicId
 
 
 class TopicHandover:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from kernel.floor import Floor
 from metadata.json_values import Fields, decoded, encoded, read_value
 from metadata.keys import encode_key
 from metadata.owner_records import floor_members, floor_of
@@ -31,7 +32,6 @@ from metadata.store_interface import (
     Session,
     SessionLostError,
 )
-from tuff.protocol.ids import Floor
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from kernel.floor import Floor
 from metadata.json_values import Fields, decoded, encoded, read_value, topic_key, topic_of
 from metadata.store_interface import (
     BadVersionError,
@@ -28,7 +29,7 @@ from metadata.store_interface import (
     NoEntryError,
     Versioned,
 )
-from tuff.protocol.ids import Floor, Offset, TopicId, topic_id
+from tuff.protocol.ids import Offset, TopicId, topic_id
 
 FORMAT = 1
 KIND = "owners"

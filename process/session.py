@@ -26,6 +26,13 @@ from kernel.exchange import (
 from process.connections import Connections
 from process.dispatch import UNMATCHED, Call, Callee, Dispatcher, callee_of
 from process.http_connection import KEEP_ALIVE_S, UPLOAD_QUIET_S_MAX
+from process.session_calls import (
+    FRAME_OVERHEAD_BYTES,
+    call_of,
+    media_type,
+    path_parameters,
+    query_pairs,
+)
 from process.slow_readers import CHECK_INTERVAL_S, SlowReader
 from tuff.protocol import operations
 from tuff.protocol.errors import (
@@ -38,17 +45,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.json_bodies import shown
 from tuff.protocol.media_types import JSON_REPLY_TYPE, MediaType
 from tuff.protocol.operations import BY_NUMBER
-from tuff.protocol.session_frames import (
-    FRAME_OVERHEAD_BYTES,
-    PROTOCOL,
-    FrameReader,
-    Kind,
-    call_of,
-    frame,
-    media_type,
-    path_parameters,
-    query_pairs,
-)
+from tuff.protocol.session_frames import PROTOCOL, FrameReader, Kind, frame
 from tuff.version import __version__
 
 CALLS_MAX = 1_024  # calls under way in one session; more would only wait for the same disk

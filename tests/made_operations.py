@@ -2,15 +2,26 @@
 
 from urllib.parse import unquote
 
-from tuff.protocol.operations import OPERATIONS, Access, Operation, Scope, operation_of
+from tuff.protocol.operations import (
+    BY_LINE,
+    OPERATIONS,
+    Access,
+    Operation,
+    Scope,
+    call_between_servers,
+)
+
+_BETWEEN_SERVERS = "POST /v1/cluster/"
 
 
 def made(method: str, path: str) -> Operation:
     """The operation with this method and path; a new one where the protocol has none."""
-    try:
-        return operation_of(f"{method} {path}")
-    except KeyError:
-        access = Access(Scope.OPEN)
+    line = f"{method} {path}"
+    if line in BY_LINE:
+        return BY_LINE[line]
+    if line.startswith(_BETWEEN_SERVERS):
+        return call_between_servers(line.removeprefix(_BETWEEN_SERVERS))
+    access = Access(Scope.OPEN)
     return Operation(
         name="made", method=method, path=path, tag="process", summary="", access=access
     )

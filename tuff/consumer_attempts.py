@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from tuff.consumer_options import Batch
 from tuff.dead_letters import (
@@ -22,8 +21,6 @@ from tuff.group_calls import LostBeginning
 from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
-
-C = TypeVar("C")
 
 DEATHS_ALONE_COUNT = 500  # messages; a batch has no more by default
 LETTERS_COUNT_MAX = 50  # read at once from a retry topic, whose letters are of several groups

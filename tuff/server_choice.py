@@ -6,7 +6,6 @@ send later calls about the same subject there directly.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from tuff.errors import ConnectionLostError
 from tuff.flows_and_retries import is_passing
@@ -18,8 +17,6 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.operations import Server
 from tuff.requests_and_responses import Request
-
-T = TypeVar("T")
 
 OWNER_COUNT_MAX = 10_000  # subjects; with their names about 2 MB
 

@@ -56,8 +56,6 @@ Tx = Transaction | int
 Resolution = Literal["commit", "abort"]
 
 REQUEST_ID_BYTES = 16  # random bytes; two programs never draw the same
-BATCH_COUNT_MAX = 128  # calls in one request; the server takes 256
-BATCH_BYTES_MAX = 4 << 20  # bytes of their bodies, unless the first one is larger
 
 
 def new_request_id() -> str:

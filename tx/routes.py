@@ -5,6 +5,7 @@ from functools import partial
 from sys import float_info
 from typing import NamedTuple
 
+from kernel import request_bodies
 from kernel.batch_routes import batch_route
 from kernel.exchange import (
     EMPTY_REPLY,
@@ -18,6 +19,7 @@ from kernel.exchange import (
     read_query,
     value_reply,
 )
+from kernel.request_bodies import transaction_to_json
 from tuff.protocol import json_bodies, operations
 from tuff.protocol.errors import (
     BadRequestError,
@@ -38,7 +40,6 @@ from tuff.protocol.json_bodies import (
     rollback_detail_to_json,
     shown,
     text_from_json,
-    transaction_to_json,
 )
 from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.requests import PublishEntry, RollbackDetail
@@ -362,7 +363,7 @@ class _ServiceRoutes:
             pointers = json_bodies.pointers_from_json(body["ids"], what="ids")
             removed_count, kept = await self._manager.invalid_list.truncate(pointers=pointers)
         else:
-            before_ms = json_bodies.clamped_number(body["before"], what="before")
+            before_ms = request_bodies.clamped_number(body["before"], what="before")
             if before_ms < 0:
                 raise BadRequestError(f"before is a time in ms, and not {before_ms}")
             removed_count, kept = await self._manager.invalid_list.truncate(before_ms=before_ms)
@@ -444,11 +445,11 @@ def _changes(body: Mapping[str, object]) -> frozenset[bytes] | None:
     """None where the commit leaves them to the can-commits before."""
     if "changes" not in body:
         return None
-    return frozenset(json_bodies.payloads_from_json(body["changes"], what="changes"))
+    return frozenset(request_bodies.payloads_from_json(body["changes"], what="changes"))
 
 
 def _entries(body: Mapping[str, object]) -> Sequence[PublishEntry]:
-    return json_bodies.publish_entries_from_json(body["publish"]) if "publish" in body else ()
+    return request_bodies.publish_entries_from_json(body["publish"]) if "publish" in body else ()
 
 
 def _database(value: object) -> str:

@@ -9,10 +9,10 @@ from itertools import accumulate, chain
 from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
 
+from messaging.model import avro_bodies
 from messaging.model.attributes import decode_attributes
 from messaging.model.packed_rows import PackedSlice
 from messaging.model.row_format import OFFSET_SIZE
-from tuff.protocol import avro
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import NotAcceptableError
 from tuff.protocol.json_bodies import attributes_to_json, payload_to_json
@@ -232,9 +232,9 @@ class Messages:
         media_type, schema = encoding
         match media_type:
             case MediaType.AVRO if schema == 1:
-                return avro.encode_columns(*self.columns())
+                return avro_bodies.encode_columns(*self.columns())
             case MediaType.AVRO:
-                return avro.encode_columns_2(*self.columns(), self.decoded_attributes())
+                return avro_bodies.encode_columns_2(*self.columns(), self.decoded_attributes())
             case MediaType.JSON:
                 return self._json(schema)
             case MediaType.ARROW:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeVar
 
+from kernel import request_bodies
 from tuff.protocol import json_bodies
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, TransactionUnknownError
@@ -71,7 +72,7 @@ def id_or_time_from(value: object, *, what: str) -> MessageId | int:
     """
     if isinstance(value, str):
         return MessageId.from_hex(value)
-    return start_time(json_bodies.clamped_number(value, what=what))
+    return start_time(request_bodies.clamped_number(value, what=what))
 
 
 def start_from(text: str) -> MessageId | int | None:
@@ -87,7 +88,7 @@ def start_from(text: str) -> MessageId | int | None:
     if text.removeprefix("-").isdigit():
         return start_time(whole_digits(text, what="from"))
     try:
-        time_ms = json_bodies.time_ms_from_iso(text)
+        time_ms = request_bodies.time_ms_from_iso(text)
     except ValueError:
         plus = ", in which + is written %2B, as a plain + means a space" if " " in text else ""
         raise BadRequestError(
@@ -109,4 +110,4 @@ def whole_digits(text: str, *, what: str) -> int:
     if not (digits.isascii() and digits.isdigit()):
         raise BadRequestError(f"{what} is a whole number, not {shown(text)}")
     # Python reads no more than 4,300 digits.
-    return json_bodies.clamped_number(int(text[:DIGITS_MAX]), what=what)
+    return request_bodies.clamped_number(int(text[:DIGITS_MAX]), what=what)

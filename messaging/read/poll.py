@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kernel import request_bodies
 from kernel.exchange import (
     BROWSE_TYPES,
     POLL_TYPES,
@@ -25,6 +26,7 @@ from messaging.log.read_result import NO_PAYLOAD, Messages, arrow_encoder
 from messaging.log.scan import ReadResult, read
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log
 from messaging.log.topics import Topic, TopicRecord, topic_of, topic_was_replaced
+from messaging.model import avro_bodies
 from messaging.model.parameters import (
     boolean,
     choice,
@@ -50,7 +52,7 @@ from messaging.model.visibility import (
 from messaging.settings import MessagingSettings
 from messaging.transactions_interface import TransactionView
 from messaging.write.transaction_rows import TransactionRows
-from tuff.protocol import avro, json_bodies, operations
+from tuff.protocol import json_bodies, operations
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import (
     BadRequestError,
@@ -528,9 +530,9 @@ class _PollRoutes:
         body = request.body
         asked_in = body_encoding(request.content_type, body).media_type
         if asked_in is MediaType.AVRO:
-            consume = avro.decode_consume_request(body)
+            consume = avro_bodies.decode_consume_request(body)
         else:
-            consume = json_bodies.consume_request_from_json(request.value())
+            consume = request_bodies.consume_request_from_json(request.value())
         poll = _poll_of(dict(request.query), consume)
         if request.members is not None:
             asked_in = MediaType.AVRO  # a session has no JSON

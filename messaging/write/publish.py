@@ -8,6 +8,7 @@ from itertools import accumulate, chain, groupby, islice, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from kernel import request_bodies
 from kernel.batch_routes import batch_route
 from kernel.event_loop import InThread, LightTask
 from kernel.exchange import (
@@ -30,6 +31,7 @@ from messaging.log.pointer_index import (
 )
 from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic, partition_retired, topic_of, topic_was_replaced
+from messaging.model import avro_bodies
 from messaging.model.packed_rows import NewRows
 from messaging.model.partitions import ONE_PARTITION, Part, divided, selected
 from messaging.model.producer_rows import Written, pack_entry
@@ -53,7 +55,7 @@ from messaging.model.row_format import (
 from messaging.write.producers import RequestId, checksum_of, request_id_of
 from messaging.write.write_batch import RUN_BYTES_MAX, WriteBatch
 from messaging.write.write_queue import WRITE_OVERHEAD_BYTES, Write, WriteQueue
-from tuff.protocol import avro, json_bodies, operations
+from tuff.protocol import json_bodies, operations
 from tuff.protocol.attributes import stored_size
 from tuff.protocol.errors import (
     BadRequestError,
@@ -190,7 +192,7 @@ class _PublishRoutes:
         topic = topic_of(request)
         body = request.body
         if body_encoding(request.content_type, body).media_type is MediaType.AVRO:
-            detail = avro.decode_rollback_detail(body)
+            detail = avro_bodies.decode_rollback_detail(body)
         else:
             detail = json_bodies.rollback_detail_from_json(request.value())
         await self._publisher.rollback(topic, detail, caller=request.caller)
@@ -230,17 +232,21 @@ def _asked(request: Request) -> _Asked:
 def _publish_request(request: Request, query: Mapping[str, str]) -> PublishRequest:
     body = request.body
     asked_in, schema = body_encoding(request.content_type, body)
-    of_all = None if query.keys() <= _NO_DELAY else json_bodies.delay_from_json(query)
+    of_all = None if query.keys() <= _NO_DELAY else request_bodies.delay_from_json(query)
     if asked_in is MediaType.AVRO:
-        decode = avro.decode_publish_request if schema == 1 else avro.decode_publish_request_2
+        decode = (
+            avro_bodies.decode_publish_request
+            if schema == 1
+            else avro_bodies.decode_publish_request_2
+        )
         publish = decode(body)
         if of_all is not None:
             publish = publish._replace(delays=[of_all] * len(publish.payloads))
     else:
-        publish = json_bodies.publish_request_from_json(request.value(), of_all=of_all)
+        publish = request_bodies.publish_request_from_json(request.value(), of_all=of_all)
     if "ttl" not in query:
         return publish
-    ttl_s = json_bodies.ttl_from_json(query["ttl"])
+    ttl_s = request_bodies.ttl_from_json(query["ttl"])
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
     return publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
@@ -306,7 +312,7 @@ def _published(asked: _Asked, written: Written, *, is_repeated: bool) -> Reply:
     if request.accept is not None:
         media_type = reply_encoding(request.accept, asked_in=media_type).media_type
     if media_type is MediaType.AVRO:
-        return Reply(200, MediaType.AVRO.value, avro.encode_rollback_detail(detail), headers)
+        return Reply(200, MediaType.AVRO.value, avro_bodies.encode_rollback_detail(detail), headers)
     reply = value_reply(request, json_bodies.rollback_detail_to_json(detail))
     return reply._replace(headers=headers)
 
@@ -480,7 +486,7 @@ class Publisher:
             if request.ttl_s is not None:
                 raise BadRequestError("a publish without messages takes no ttl: store takes it")
             if request.delays is not None:
-                raise json_bodies.no_delay_of_stored()
+                raise request_bodies.no_delay_of_stored()
         return self._target(topic, request)
 
     async def store(
@@ -490,7 +496,7 @@ class Publisher:
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
         if request.delays is not None:
-            raise json_bodies.no_delay_of_stored()
+            raise request_bodies.no_delay_of_stored()
         self._committer.require_ready()
         target = self._target(topic, request)
         put = partial(self._put_stored, target)

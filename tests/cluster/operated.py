@@ -17,6 +17,7 @@ from cluster.request_counts import RequestCounts, counted
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import Arrivals
 from kernel.exchange import Reply, Request, Route, json_reply
+from kernel.floor import NO_FLOOR, Floor
 from metadata.owner_records import OwnerRecords
 from metadata.store_interface import MetadataStore
 from metadata.topic_records import TopicRecords
@@ -29,7 +30,7 @@ from process.metrics import Metrics, no_lags
 from process.metrics import routes as metric_routes
 from tests.cluster.nodes import Spawned
 from tuff.protocol.errors import StorageUnavailableError
-from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
+from tuff.protocol.ids import TopicId
 from tuff.protocol.operations import GET_TOPIC
 
 CLUSTER_ID = "c" * 32

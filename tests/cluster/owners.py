@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from cluster.membership import Membership
 from cluster.topic_claims import TopicClaims
+from kernel.floor import Floor
 from messaging.read.poll import Poll
 from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.store_interface import (
@@ -25,7 +26,7 @@ from tests.messaging.members import Member
 from tests.messaging.world import Clock, payloads, request
 from tests.metadata.memory_store import MemoryMetadataStore
 from tuff.protocol.errors import OwnershipMovingError
-from tuff.protocol.ids import Floor, TopicId
+from tuff.protocol.ids import TopicId
 
 T = TypeVar("T")
 CLUSTER_ID = "0" * 32

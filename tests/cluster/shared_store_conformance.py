@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pytest
 
+from kernel.floor import Floor
 from messaging.engines.engine_interface import Engine, StoreError, TakenOverError
 from messaging.engines.hbase.journal import CHUNK_BYTES
 from messaging.model.row_format import (
@@ -18,7 +19,7 @@ from messaging.model.row_format import (
     StoreMetadata,
 )
 from tests.messaging.world import rows_of
-from tuff.protocol.ids import Floor, Offset
+from tuff.protocol.ids import Offset
 
 CLUSTER_ID, OTHER_ID = "0" * 32, "1" * 32
 NOON_MS = 1_480_000_000_000

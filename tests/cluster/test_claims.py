@@ -15,12 +15,13 @@ from cluster.forwarding import Owner
 from cluster.membership import Membership
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import FutureTask
+from kernel.floor import Floor
 from metadata.owner_records import OwnerRecords
 from metadata.store_interface import Key, MetadataStore, Versioned
 from metadata.topic_records import TopicRecords
 from tests.metadata.memory_store import MemoryMetadataStore
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import Floor, Offset, TopicId
+from tuff.protocol.ids import Offset, TopicId
 from tuff_storage.disk.locks import StoreError
 
 T = TypeVar("T")

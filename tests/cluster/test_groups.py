@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from cluster.partitions_client import PartitionsClient
+from kernel.floor import NO_FLOOR
 from messaging.groups.consumer_coordinator import GroupCoordinator
 from messaging.groups.consumer_decisions import Heartbeat
 from messaging.groups.consumer_state import GroupState
@@ -18,7 +19,7 @@ from tests.cluster.nodes import AUDIT, Node, call, nodes
 from tests.messaging.members import Member, new_tables
 from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError, TuffError
 from tuff.protocol.group_preferences import GroupPreferences, GroupStart
-from tuff.protocol.ids import NO_FLOOR, MessageId, TopicId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Isolation, PublishRequest
 
 GROUP_LOG = TopicId("default", "billing:group")

@@ -10,6 +10,7 @@ import pytest
 from cluster.forwarding import Owner
 from cluster.transaction_rows_client import CLOSE_S_MAX
 from kernel.exchange import Caller
+from kernel.floor import NO_FLOOR
 from messaging.read.poll import Poll
 from tests.cluster.transaction_servers import NOON_MS, WITHIN_S, Cluster, Sent, turns
 from tuff.protocol.errors import (
@@ -22,7 +23,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import NO_FLOOR, MessageId, Offset, TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishEntry, RollbackDetail
 from tx.edits import InvalidReason
 from tx.outcomes import EndedState, Outcome

@@ -18,6 +18,7 @@ from cluster.transactions_client import TransactionsClient
 from cluster.transactions_service import TransactionsService
 from kernel.event_loop import Arrivals
 from kernel.exchange import Caller, Request
+from kernel.floor import NO_FLOOR, Floor
 from messaging.log.delayed_due_times import Due
 from messaging.log.loading import load_index
 from messaging.log.state_in_memory import OpenStore, StoreState
@@ -34,7 +35,7 @@ from tuff.protocol.errors import (
     TuffError,
     from_problem,
 )
-from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
+from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishRequest
 from tx.calls import StartRequest
 from tx.leadership import NotLeaderError

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from admin.inspect_tables import decoded
+from kernel import request_bodies
 from kernel.exchange import read_object
 from messaging.engines.hbase import journal
 from messaging.engines.leveldb import LevelDbStore
@@ -27,6 +28,7 @@ from messaging.log.pointer_index import IndexedRange
 from messaging.log.region_observers import RegionRecord, UnreadableRecordError
 from messaging.log.store_end import DamagedEndError, StoreEnd
 from messaging.log.topics import TopicRecord
+from messaging.model import avro_bodies
 from messaging.model.attributes import decode_attributes
 from messaging.model.packed_rows import (
     open_packed,
@@ -49,6 +51,7 @@ from messaging.model.row_format import (
 )
 from process.backup_format import unpack_rows
 from process.request_parser import read_target
+from process.session_calls import call_of, path_parameters, query_pairs
 from tuff import read_calls, transaction_calls
 from tuff.flows_and_retries import Call
 from tuff.protocol import avro, json_bodies
@@ -56,15 +59,7 @@ from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.json_bodies import parse_json
-from tuff.protocol.session_frames import (
-    FrameReader,
-    Kind,
-    call_of,
-    greeting_of,
-    path_parameters,
-    query_pairs,
-    reply_of,
-)
+from tuff.protocol.session_frames import FrameReader, Kind, greeting_of, reply_of
 from tuff.protocol.session_frames import frame as session_frame
 from tuff.protocol.transaction import Transaction
 from tuff.read_calls import PollQuestion
@@ -337,7 +332,7 @@ _MESSAGE = {
     "payload": {"base64": "AP8="}, "ttl": 5,
     "key": "k", "tags": ["eu", "paid"], "headers": {"n": ["1", {"base64": "/w=="}], "m": ""},
 }  # fmt: skip
-_OBJECT = json_bodies.transaction_to_json(_transaction(), lists=True)
+_OBJECT = request_bodies.transaction_to_json(_transaction(), lists=True)
 
 
 def _json(read: Callable[[object], object]) -> Decode:
@@ -367,11 +362,11 @@ def _target(name: str, decode: Decode, error: type[Exception], seeds: object) ->
 
 TARGETS: Sequence[Target] = (
     _target(
-        "avro-publish", avro.decode_publish_request, TuffError,
+        "avro-publish", avro_bodies.decode_publish_request, TuffError,
         _hex("0204026104626300", "000200", "000a03080261026200"),
     ),
     _target(
-        "avro-publish-2", avro.decode_publish_request_2, TuffError,
+        "avro-publish-2", avro_bodies.decode_publish_request_2, TuffError,
         _hex("0202026102026b020465750002026e023100027800", "0002010c026100000000" "00"),
     ),
     _target(
@@ -387,27 +382,30 @@ TARGETS: Sequence[Target] = (
         _hex("93c4026b3192a26575a4706169649192a16ec40131", "93c09090"),
     ),
     _target(
-        "avro-rollback", avro.decode_rollback_detail, TuffError,
+        "avro-rollback", avro_bodies.decode_rollback_detail, TuffError,
         _hex("000280c0feed92560a80c0feed92560c"),
     ),
     _target(
-        "avro-messages", avro.decode_messages, TuffError,
+        "avro-messages", avro_bodies.decode_messages, TuffError,
         _hex("00", "0228" + "11" * 20 + "026100", "0358" + 2 * ("28" + "11" * 20 + "00") + "00"),
     ),
     _target(
-        "avro-consume", avro.decode_consume_request, TuffError, _hex("0401001402", "020e010202"),
+        "avro-consume",
+        avro_bodies.decode_consume_request,
+        TuffError,
+        _hex("0401001402", "020e010202"),
     ),
     _target(
-        "json-publish", _json(json_bodies.publish_request_from_json), TuffError,
+        "json-publish", _json(request_bodies.publish_request_from_json), TuffError,
         _of({"transactionWritePointer": "5", "messages": ["a", _MESSAGE]}),
     ),
     _target(
-        "json-entries", _json(json_bodies.publish_entries_from_json), TuffError,
+        "json-entries", _json(request_bodies.publish_entries_from_json), TuffError,
         _of([{"namespace": "n", "topic": "t", "messages": ["a", _MESSAGE], "pointer": 5}]),
     ),
     _target("json-rollback", _json(json_bodies.rollback_detail_from_json), TuffError, _of(_DETAIL)),
     _target(
-        "json-consume", _json(json_bodies.consume_request_from_json), TuffError,
+        "json-consume", _json(request_bodies.consume_request_from_json), TuffError,
         _of({"startFrom": "00" * 20, "inclusive": True, "limit": 7, "transaction": _OBJECT}, {}),
     ),
     _target("json-transaction", _json(json_bodies.transaction_from_json), TuffError, _of(_OBJECT)),

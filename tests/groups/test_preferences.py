@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
+from kernel.floor import NO_FLOOR
 from messaging.groups.consumer_coordinator import PREFERENCES
 from messaging.service import MessagingService
 from messaging.topic_changes import PropertyChange
@@ -13,7 +14,6 @@ from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, FlakyWorld, World, publish
 from tuff.protocol.errors import DamagedRecordError, GroupNotFoundError, StorageUnavailableError
 from tuff.protocol.group_preferences import GroupPreferences, GroupStart, RetryPolicy
-from tuff.protocol.ids import NO_FLOOR
 
 URGENT = GroupPreferences(
     start="latest",

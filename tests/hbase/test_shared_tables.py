@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 
+from kernel.floor import Floor
 from messaging.engines.hbase.engine import HBaseOpener, HBaseStore
 from messaging.engines.hbase.journal import Member
 from messaging.engines.hbase.settings import FOREVER_S, HBaseSettings
@@ -16,7 +17,6 @@ from tests.cluster.shared_store_conformance import CLUSTER_ID, NOON_MS
 from tests.hbase.deployments import deploy, settings_of
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
-from tuff.protocol.ids import Floor
 
 pytestmark = NEEDS_HBASE
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from messaging.model import avro_bodies
 from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import Launch, NewServer, NewTopic, one_sentence
@@ -44,7 +45,7 @@ def payloads(reply: list[object]) -> list[bytes]:
     status, _, body = reply
     assert status == 200
     assert isinstance(body, bytes)
-    return [payload for _, payload in avro.decode_messages(body)]
+    return [payload for _, payload in avro_bodies.decode_messages(body)]
 
 
 def end_of(session: SessionClient) -> object:
@@ -120,7 +121,7 @@ def test_publishes_that_arrive_together_get_the_ids_of_their_own_messages(
         status, fields, _ = session.reply_to(frame[1])
         start = {"startFrom": fields["Tuff-First-Id"], "limit": len(messages)}
         _, _, body = session.call(POLL, *names, body=start)
-        found = list(avro.decode_messages(body))
+        found = list(avro_bodies.decode_messages(body))
         assert status == 200
         assert [payload for _, payload in found] == messages
         assert found[-1][0].hex() == fields["Tuff-Last-Id"]

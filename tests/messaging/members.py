@@ -4,11 +4,12 @@ component. Which server owns which topic is decided by the test."""
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from kernel.floor import NO_FLOOR
 from messaging.service import MessagingService
 from messaging.topic_handover import TopicHandover
 from tests.cluster.shared_store import SharedOpener, SharedTables
 from tests.messaging.world import World
-from tuff.protocol.ids import NO_FLOOR, TopicId
+from tuff.protocol.ids import TopicId
 
 CLUSTER_ID = "0" * 32
 

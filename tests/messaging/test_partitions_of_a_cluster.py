@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from kernel.floor import NO_FLOOR
 from messaging.model.partition_of_key import partition_index
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
@@ -11,7 +12,7 @@ from tests.messaging.members import Member, new_tables
 from tests.messaging.world import payloads, request
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError
-from tuff.protocol.ids import NO_FLOOR, TopicId
+from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay, PublishRequest
 
 ORDERS, GROUP = TopicId("shop", "orders"), TopicId("shop", "orders:group")

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import pytest
 
+from kernel.floor import NO_FLOOR, Floor
 from messaging.model.row_format import INDEX, MESSAGES, PAYLOADS
 from messaging.read.poll import Poll
 from tests.cluster.shared_store import SharedTables
@@ -27,7 +28,7 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import NO_FLOOR, Floor, MessageId, Offset, TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import Delay, PublishRequest
 
 T = TypeVar("T")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kernel.floor import Floor
 from metadata.owner_records import (
     NoTopicOwnerInfoError,
     OwnerInfo,
@@ -28,7 +29,7 @@ from metadata.topic_records import (
     TopicPersistenceInfoExistsError,
     TopicRecords,
 )
-from tuff.protocol.ids import Floor, Offset, TopicId
+from tuff.protocol.ids import Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")
 FLOOR = Floor(Offset(5, 6), cell_ms=7, longest_transaction_ms=8)

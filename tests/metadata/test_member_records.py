@@ -7,6 +7,7 @@ from threading import Barrier
 
 import pytest
 
+from kernel.floor import Floor
 from metadata.member_records import DuplicateServerError, Fenced, Members, ServerInfo
 from metadata.server_ids import check_server_id
 from metadata.store_interface import (
@@ -18,7 +19,7 @@ from metadata.store_interface import (
     Session,
     SessionLostError,
 )
-from tuff.protocol.ids import Floor, Offset
+from tuff.protocol.ids import Offset
 
 STARTED_MS = 1_700_000_000_000
 LOW = Floor(Offset(5, 9), cell_ms=30, longest_transaction_ms=8)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kernel.floor import Floor
 from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.store_interface import (
     Condition,
@@ -12,7 +13,7 @@ from metadata.store_interface import (
     MetadataUnavailableError,
     Versioned,
 )
-from tuff.protocol.ids import Floor, Offset, TopicId
+from tuff.protocol.ids import Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")
 RETURNS = TopicId("shop", "returns")

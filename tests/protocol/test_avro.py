@@ -10,22 +10,24 @@ from fastavro.types import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from process.binary_schemas import AVRO, AVRO_2
-from tests.protocol.attributes import ATTRIBUTES
-from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
-from tuff.protocol.avro import (
+from messaging.model.avro_bodies import (
     decode_consume_request,
     decode_messages,
-    decode_messages_2,
     decode_publish_request,
     decode_publish_request_2,
     decode_rollback_detail,
     encode_columns,
     encode_columns_2,
+    encode_rollback_detail,
+)
+from process.binary_schemas import AVRO, AVRO_2
+from tests.protocol.attributes import ATTRIBUTES
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
+from tuff.protocol.avro import (
+    decode_messages_2,
     encode_long,
     encode_publish_request,
     encode_publish_request_2,
-    encode_rollback_detail,
 )
 from tuff.protocol.errors import BadRequestError, InvalidMessageIdError, InvalidTransactionError
 from tuff.protocol.ids import MessageId, Offset

@@ -10,6 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kernel.request_bodies import (
+    consume_request_from_json,
+    payloads_from_json,
+    publish_entries_from_json,
+    publish_request_from_json,
+    transaction_to_json,
+    ttl_from_json,
+)
 from tests.protocol.attributes import ATTRIBUTES
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import (
@@ -23,24 +31,18 @@ from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.json_bodies import (
     attributes_to_json,
     choice_from_json,
-    consume_request_from_json,
     flag_from_json,
     parse_json,
     payload_from_json,
     payload_to_json,
-    payloads_from_json,
     pointer_from_json,
     pointer_to_json,
-    publish_entries_from_json,
     publish_entry_to_json,
-    publish_request_from_json,
     rollback_detail_from_json,
     rollback_detail_to_json,
     seconds_from_json,
     shown,
     transaction_from_json,
-    transaction_to_json,
-    ttl_from_json,
     whole_number,
 )
 from tuff.protocol.pointer_list import CHUNK_COUNT_MAX, PointerList

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from process.session_calls import call_of
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
 from tuff.protocol.operations import BY_NUMBER
-from tuff.protocol.session_frames import FrameReader, Kind, call_of, frame
+from tuff.protocol.session_frames import FrameReader, Kind, frame
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/session.md").read_text("utf-8")
 EXAMPLES = {

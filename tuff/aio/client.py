@@ -720,14 +720,8 @@ class AsyncClient:
         Raises: ValueError, TypeError: an argument, or the signature of `process`, is not valid.
         """
         check_positions(positions)
-        wait_s = seconds_of(wait, what="wait")
-        read = PollQuestion(
-            start=start,
-            isolation=isolation,
-            limit=number_of(batch, "batch"),
-            wait_s=wait_s,
-            tags=tags,
-        )
+        wait_s, limit = seconds_of(wait, what="wait"), number_of(batch, "batch")
+        read = PollQuestion(start=start, isolation=isolation, limit=limit, wait_s=wait_s, tags=tags)
         plan = SubscriberPlan(
             topic=topic_of(topic),
             question=read,

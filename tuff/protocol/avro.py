@@ -16,38 +16,34 @@ count or length is checked against the rest of the body before memory is reserve
 does not do. The tests compare it with fastavro (decision 0005).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, repeat
 from typing import TypeVar
 
-from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, checked_attributes
-from tuff.protocol.errors import BadRequestError, InvalidTtlError, TuffError
-from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
+from tuff.protocol.errors import BadRequestError, TuffError
+from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, Offset
 from tuff.protocol.requests import (
     MESSAGES_COUNT_MAX,
-    WITH_ATTRIBUTES_COUNT_MAX,
-    ConsumeRequest,
     PublishRequest,
     RollbackDetail,
     too_many_messages,
-    too_many_with_attributes,
 )
-from tuff.protocol.transaction import Transaction
 
 _LENGTHS_COUNT_MAX = 4_096  # cached encodings; messages of one kind have few different lengths
 _VARINT_SIZE_MAX = 10  # bytes of a 64-bit number
 _TWO_BYTES_LIMIT = 1 << 14  # a larger varint has more than two bytes
-_INT_MAX = (1 << 31) - 1
-_LONG_MAX = (1 << 63) - 1
-_ID_HEAD = bytes((2 * MESSAGE_ID_SIZE,))  # the zig-zag length of a message id, one byte
-_ARRAY_END = b"\x00"
-_WITHOUT_ATTRIBUTES = b"\x00" + 2 * _ARRAY_END
+INT_MAX = (1 << 31) - 1
+LONG_MAX = (1 << 63) - 1
+ID_HEAD = bytes((2 * MESSAGE_ID_SIZE,))  # the zig-zag length of a message id, one byte
+ARRAY_END = b"\x00"
+WITHOUT_ATTRIBUTES = b"\x00" + 2 * ARRAY_END
 
 Item = TypeVar("Item")
 
 
-class _Reader:
+class AvroReader:
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
         self._what = what
@@ -75,7 +71,7 @@ class _Reader:
 
     def read_int(self) -> int:
         value = self.read_long()
-        if not -_INT_MAX - 1 <= value <= _INT_MAX:
+        if not -INT_MAX - 1 <= value <= INT_MAX:
             raise self._error(f"has {value} where an int of 32 bits belongs")
         return value
 
@@ -171,23 +167,23 @@ class _Reader:
         for _ in range(count):
             id_stop = at + 1 + MESSAGE_ID_SIZE
             start = id_stop + 1
-            if start < stop and data[at] == _ID_HEAD[0]:
+            if start < stop and data[at] == ID_HEAD[0]:
                 size = data[id_stop]
                 if size >= 0x80:
                     size, start = size & 0x7F | data[start] << 7, start + 1
                 payload_stop = start + (size >> 1)
-                next_at = payload_stop + len(_WITHOUT_ATTRIBUTES)
+                next_at = payload_stop + len(WITHOUT_ATTRIBUTES)
                 if (
                     not size & 1
                     and size < _TWO_BYTES_LIMIT
-                    and data[payload_stop:next_at] == _WITHOUT_ATTRIBUTES
+                    and data[payload_stop:next_at] == WITHOUT_ATTRIBUTES
                 ):
                     id, payload = data[at + 1 : id_stop], data[start:payload_stop]
                     messages.append((id, payload, NO_ATTRIBUTES))
                     at = next_at
                     continue
             self._at = at
-            messages.append((self.read_bytes(), self.read_bytes(), _read_attributes(self)))
+            messages.append((self.read_bytes(), self.read_bytes(), read_attributes(self)))
             at = self._at
         self._at = at
 
@@ -208,92 +204,11 @@ class _Reader:
         return BadRequestError(f"the Avro {self._what} {fact}")
 
 
-def decode_publish_request(body: bytes) -> PublishRequest:
-    """Raises: BadRequestError: the body is not exactly one PublishRequest."""
-    payload = _only_payload(body)
-    if payload is not None:
-        return PublishRequest(pointer=None, payloads=[payload])
-    reader = _Reader(body, "PublishRequest")
-    pointer = reader.read_long() if reader.read_branch(2) == 0 else None
-    payloads = reader.read_values()
-    reader.end()
-    return PublishRequest(pointer=pointer, payloads=payloads)
-
-
-def decode_publish_request_2(body: bytes) -> PublishRequest:
-    """Decode a PublishRequest in the second version of the schema, in which messages have
-    attributes.
-
-    Raises:
-        BadRequestError (its kinds): the body is not exactly one PublishRequest, or a message has
-            attributes or a time to live that are not allowed.
-    """
-    reader = _Reader(body, "PublishRequest")
-    pointer = reader.read_long() if reader.read_branch(2) == 0 else None
-    payloads: list[bytes] = []
-    ttls_s: list[int | None] = []
-    attributes: list[Attributes | None] = []
-    with_attributes_count = 0
-    for count in reader.blocks(too_many=too_many_messages):
-        for _ in range(count):
-            payloads.append(reader.read_bytes())
-            if reader.skips(_WITHOUT_ATTRIBUTES):
-                attributes.append(None)
-            else:
-                attributes.append(checked_attributes(*_read_attributes(reader)))
-                with_attributes_count += 1
-                if with_attributes_count > WITH_ATTRIBUTES_COUNT_MAX:
-                    raise too_many_with_attributes()
-            ttls_s.append(_read_ttl(reader) if reader.read_branch(2) else None)
-    reader.end()
-    return PublishRequest(
-        pointer=pointer,
-        payloads=payloads,
-        ttls_s=ttls_s if any(ttls_s) else None,
-        attributes=attributes if any(attributes) else None,
-    )
-
-
-def _read_attributes(reader: _Reader) -> Attributes:
+def read_attributes(reader: AvroReader) -> Attributes:
     key = reader.read_bytes() if reader.read_branch(2) else None
     tags = reader.read_items(reader.read_text)
     headers = reader.read_items(lambda: (reader.read_text(), reader.read_bytes()))
     return Attributes(key, tuple(tags), tuple(headers))
-
-
-def _read_ttl(reader: _Reader) -> int:
-    ttl_s = reader.read_int()
-    if ttl_s < 1:
-        raise InvalidTtlError(
-            f"a ttl is a whole number of seconds from 1 to {_INT_MAX}, not {ttl_s}"
-        )
-    return ttl_s
-
-
-def _only_payload(body: bytes) -> bytes | None:
-    """The payload of a request with one message of less than 8 KiB and without a transaction, as
-    nearly all have; None for any other request, and for one that may be malformed."""
-    if body[:2] != b"\x02\x02" or len(body) < len(b"\x02\x02\x00\x00"):
-        return None
-    size, start = body[2], 3
-    if size >= 0x80:
-        if body[3] >= 0x80:
-            return None
-        size, start = size & 0x7F | body[3] << 7, 4
-    # Zig-zag: an even number is twice the length. Only the end of the array follows the payload.
-    if size & 1 or start + (size >> 1) + 1 != len(body) or body[-1]:
-        return None
-    return body[start:-1]
-
-
-def decode_rollback_detail(body: bytes) -> RollbackDetail:
-    """Raises: BadRequestError: the body is not exactly one PublishResponse with a pointer."""
-    reader = _Reader(body, "PublishResponse")
-    pointer = reader.read_long() if reader.read_branch(2) == 0 else None
-    first = Offset(reader.read_long(), reader.read_int())
-    last = Offset(reader.read_long(), reader.read_int())
-    reader.end()
-    return rollback_detail(pointer, first, last)
 
 
 def rollback_detail(pointer: int | None, first: Offset, last: Offset) -> RollbackDetail:
@@ -303,7 +218,7 @@ def rollback_detail(pointer: int | None, first: Offset, last: Offset) -> Rollbac
             "a rollback needs the transactionWritePointer of the publish that it rolls back"
         )
     for timestamp_ms, seq_id in (first, last):
-        if not (0 <= timestamp_ms <= _LONG_MAX and 0 <= seq_id < SEQ_ID_LIMIT):
+        if not (0 <= timestamp_ms <= LONG_MAX and 0 <= seq_id < SEQ_ID_LIMIT):
             raise BadRequestError(
                 f"timestamp {timestamp_ms}, sequence id {seq_id} is no offset: a timestamp is 0 or "
                 f"more, a sequence id 0 to {SEQ_ID_LIMIT - 1}"
@@ -311,30 +226,9 @@ def rollback_detail(pointer: int | None, first: Offset, last: Offset) -> Rollbac
     return RollbackDetail(pointer, first, last)
 
 
-def decode_consume_request(body: bytes) -> ConsumeRequest:
-    """Raises: BadRequestError (its kinds): not exactly one ConsumeRequest, or a bad id or
-    transaction in it."""
-    reader = _Reader(body, "ConsumeRequest")
-    start = _read_start(reader)
-    inclusive = reader.read_boolean()
-    limit = reader.read_int() if reader.read_branch(2) == 0 else None
-    transaction = (
-        Transaction.from_bytes(reader.read_bytes()) if reader.read_branch(2) == 0 else None
-    )
-    reader.end()
-    return ConsumeRequest(start=start, inclusive=inclusive, limit=limit, transaction=transaction)
-
-
-def _read_start(reader: _Reader) -> MessageId | int | None:
-    branch = reader.read_branch(3)
-    if branch == 0:
-        return MessageId.from_bytes(reader.read_bytes())
-    return reader.read_long() if branch == 1 else None
-
-
 def encode_long(number: int) -> bytes:
     """A zig-zag varint."""
-    assert -_LONG_MAX - 1 <= number <= _LONG_MAX
+    assert -LONG_MAX - 1 <= number <= LONG_MAX
     rest = (number << 1) ^ (number >> 63)
     encoded = bytearray()
     while rest > 0x7F:
@@ -352,7 +246,7 @@ def encode_publish_request(request: PublishRequest) -> bytes:
     pointer = b"\x02" if request.pointer is None else b"\x00" + encode_long(request.pointer)
     lengths = map(encode_length, map(len, request.payloads))
     items = chain.from_iterable(zip(lengths, request.payloads, strict=True))
-    return b"".join((pointer, _array(items, len(request.payloads))))
+    return b"".join((pointer, array(items, len(request.payloads))))
 
 
 def encode_publish_request_2(request: PublishRequest) -> bytes:
@@ -367,11 +261,11 @@ def encode_publish_request_2(request: PublishRequest) -> bytes:
         for piece in (
             encode_length(len(payload)),
             payload,
-            _WITHOUT_ATTRIBUTES if each is None else encode_attributes(each),
+            WITHOUT_ATTRIBUTES if each is None else encode_attributes(each),
             b"\x00" if ttl_s is None else b"\x02" + encode_long(ttl_s),
         )
     )
-    return b"".join((pointer, _array(items, count)))
+    return b"".join((pointer, array(items, count)))
 
 
 def encode_attributes(attributes: Attributes) -> bytes:
@@ -380,8 +274,8 @@ def encode_attributes(attributes: Attributes) -> bytes:
     return b"".join(
         (
             b"\x00" if key is None else b"\x02" + _prefixed(key),
-            _array((_prefixed(tag.encode()) for tag in tags), len(tags)),
-            _array(
+            array((_prefixed(tag.encode()) for tag in tags), len(tags)),
+            array(
                 (_prefixed(name.encode()) + _prefixed(value) for name, value in headers),
                 len(headers),
             ),
@@ -393,24 +287,10 @@ def _prefixed(data: bytes) -> bytes:
     return encode_length(len(data)) + data
 
 
-def encode_rollback_detail(detail: RollbackDetail) -> bytes:
-    numbers = (detail.pointer, *detail.first, *detail.last)
-    return b"\x00" + b"".join(map(encode_long, numbers))
-
-
-def decode_messages(body: bytes) -> list[tuple[bytes, bytes]]:
-    """The id and the payload of each message. Raises: BadRequestError: the body is not exactly one
-    ConsumeResponse."""
-    reader = _Reader(body, "ConsumeResponse")
-    values = reader.read_values(values_per_item=2)
-    reader.end()
-    return list(zip(values[::2], values[1::2], strict=True))
-
-
 def decode_messages_2(body: bytes) -> list[tuple[bytes, bytes, Attributes]]:
     """The id, the payload and the attributes of each message, in the second version of the schema.
     Raises: BadRequestError: the body is not exactly one ConsumeResponse."""
-    reader = _Reader(body, "ConsumeResponse")
+    reader = AvroReader(body, "ConsumeResponse")
     messages: list[tuple[bytes, bytes, Attributes]] = []
     for count in reader.blocks(too_many=too_many_messages):
         reader.read_messages(count, messages)
@@ -418,42 +298,7 @@ def decode_messages_2(body: bytes) -> list[tuple[bytes, bytes, Attributes]]:
     return messages
 
 
-def encode_columns(ids: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
-    """The ConsumeResponse of messages with these ids and payloads."""
-    if not ids:
-        return _array((), 0)
-    # Filled column by column: an iterator over messages takes twice the time.
-    pieces = [_ID_HEAD] * (2 + 4 * len(ids))
-    pieces[0] = encode_long(len(ids))
-    pieces[2:-1:4] = ids
-    pieces[3:-1:4] = map(encode_length, map(len, payloads))
-    pieces[4:-1:4] = payloads
-    pieces[-1] = _ARRAY_END
-    return b"".join(pieces)
-
-
-def encode_columns_2(
-    ids: Sequence[bytes], payloads: Sequence[bytes], attributes: Mapping[int, Attributes]
-) -> bytes:
-    """Encode messages in the second version of the schema; `attributes` are those of the messages
-    that have any, by their index."""
-    if not ids:
-        return _array((), 0)
-    # As in version 1: what is between two payloads is one piece, and nearly always the same.
-    pieces = [_WITHOUT_ATTRIBUTES + _ID_HEAD] * (2 + 4 * len(ids))
-    pieces[0] = encode_long(len(ids))
-    pieces[1] = _ID_HEAD
-    pieces[2:-1:4] = ids
-    pieces[3:-1:4] = map(encode_length, map(len, payloads))
-    pieces[4:-1:4] = payloads
-    pieces[-1] = _WITHOUT_ATTRIBUTES + _ARRAY_END
-    for index, each in attributes.items():
-        behind = _ID_HEAD if index + 1 < len(ids) else _ARRAY_END
-        pieces[5 + 4 * index] = encode_attributes(each) + behind
-    return b"".join(pieces)
-
-
-def _array(pieces: Iterable[bytes], count: int) -> bytes:
+def array(pieces: Iterable[bytes], count: int) -> bytes:
     if not count:
-        return _ARRAY_END
-    return b"".join((encode_long(count), *pieces, _ARRAY_END))
+        return ARRAY_END
+    return b"".join((encode_long(count), *pieces, ARRAY_END))

@@ -869,17 +869,3 @@ def call_between_servers(name: str) -> Operation:
     return Operation(
         name=name, method="POST", path=path, tag="cluster", summary="", access=_OF_SERVERS
     )
-
-
-def operation_of(line: str) -> Operation:
-    """The operation with this method and path, as `str` of it.
-
-    Raises: KeyError: no operation has them.
-    """
-    found = BY_LINE.get(line)
-    if found is not None:
-        return found
-    method, _, path = line.partition(f" {_CLUSTER_PATH}/")
-    if method != "POST" or not path:
-        raise KeyError(line)
-    return call_between_servers(path)

@@ -18,6 +18,7 @@ from functools import partial
 from threading import Condition, Event
 
 from kernel.event_loop import InBackground
+from kernel.floor import Floor
 from messaging.engines.engine_interface import (
     Chunks,
     Corruption,
@@ -62,7 +63,6 @@ from messaging.model.row_format import (
     StoreMetadata,
     prefix_stop,
 )
-from tuff.protocol.ids import Floor
 from tuff_storage.hbase_gateway import Addresses, Connection, Gateways, Mutation
 
 FLUSH_AFTER_S = 0.05  # seconds that rows wait for others, to be put together

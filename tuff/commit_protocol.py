@@ -38,11 +38,11 @@ from tuff.protocol.errors import (
     TransactionTimedOutError,
     TuffError,
 )
-from tuff.protocol.ids import TopicId, TopicLike
+from tuff.protocol.ids import TopicLike
 from tuff.protocol.json_bodies import shown
-from tuff.protocol.requests import Delay, PublishEntry, RollbackDetail
+from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType, TransactionTypeLike
-from tuff.publish_calls import MessageBuffer, Publishable, all_checked, note_block, open_blocks
+from tuff.publish_calls import Addition, MessageBuffer, note_block, open_blocks
 from tuff.read_calls import PollQuestion
 from tuff.replies import Poll, Published, Renewed
 from tuff.requests_and_responses import number_of, of_type
@@ -405,33 +405,23 @@ class CommitProtocol:
         except BaseException as error:
             # Some participants still use the old pointer: what they write now would count as
             # written before the checkpoint.
-            self._rollback_only_error = _rollback_only(
+            self._rollback_only_error = rollback_only(
                 f"a participant could not follow a checkpoint ({error})", "checkpoint", error
             )
             raise
 
-    def publish(
-        self,
-        topic: TopicId,
-        messages: Sequence[Publishable],
-        *,
-        ttl_s: int | None,
-        delay: Delay | None = None,
-    ) -> Flow[Published]:
+    def publish(self, addition: Addition) -> Flow[Published]:
         """Let the commit publish these; returns what is known of them now. Messages that do not fit
         into memory are stored now, and those with a delay are published under the transaction."""
-        pointer, checked = self.transaction.write_pointer, all_checked(topic, messages)
-        adding = self._messages.add(
-            topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self.retries
-        )
+        pointer = self.transaction.write_pointer
         try:
-            return (yield from in_block(adding))
+            return (yield from in_block(self._messages.add(pointer, addition, self.retries)))
         except GeneratorExit:
             raise
         except BaseException as error:
             # Some of them may be stored, and a commit would publish those, even if the program
             # ignored this error, and twice if it published them again.
-            self._rollback_only_error = _rollback_only(
+            self._rollback_only_error = rollback_only(
                 f"messages of this transaction could not be stored ({error})", "publish", error
             )
             raise
@@ -609,14 +599,7 @@ class Block(Protocol):
     def finish(self) -> Flow[None]: ...
     def undo(self, cause: BaseException) -> Flow[None]: ...
     def withdraw(self, entry: object, cause: BaseException) -> Flow[None]: ...
-    def publish(
-        self,
-        topic: TopicId,
-        messages: Sequence[Publishable],
-        *,
-        ttl_s: int | None,
-        delay: Delay | None = None,
-    ) -> Flow[Published]: ...
+    def publish(self, addition: Addition) -> Flow[Published]: ...
 
 
 def in_block(flow: Flow[T]) -> Flow[T]:
@@ -744,7 +727,8 @@ def _raise_unknown(transaction: Transaction, cause: BaseException) -> NoReturn:
     raise OutcomeUnknownError(f"{sentence} ({type(cause).__name__}: {cause})") from cause
 
 
-def _rollback_only(what: str, call: str, cause: BaseException) -> WrongStateError:
+def rollback_only(what: str, call: str, cause: BaseException) -> WrongStateError:
+    """The error of a commit after one that must not be ignored, the `cause` that `call` raised."""
     error = WrongStateError(f"{what}, so it is rolled back; let the error of {call} end the block")
     error.__cause__ = cause
     return error

@@ -36,6 +36,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Delay
+from tuff.publish_calls import Addition, all_checked
 from tuff.server_outages import Outages
 from tuff.stops import Stop
 
@@ -249,8 +250,8 @@ class Letters:
             yield from self.create(each.target)
             delay_ms = round((each.delay_s or 0.0) * 1000)
             delay = Delay(delay_ms, is_time=False) if delay_ms else None
-            message = each.letter.publishable()
-            yield from protocol.publish(each.target, [message], ttl_s=None, delay=delay)
+            messages = all_checked(each.target, [each.letter.publishable()])
+            yield from protocol.publish(Addition(each.target, messages, delay=delay))
 
     def give(
         self,

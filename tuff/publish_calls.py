@@ -222,6 +222,44 @@ def publish_request(
     return PublishRequest(pointer, payloads, ttls_s, ttl_s, attributes)
 
 
+class Addition(NamedTuple):
+    """The checked messages of one call: they are adjacent, and published together. `ttl_s` is for
+    those without their own."""
+
+    topic: TopicId
+    messages: list[Checked]
+    ttl_s: int | None = None
+    delay: Delay | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What they count for in a batch and in the buffer."""
+        if len(self.messages) == 1:  # as nearly always
+            return cost_bytes(self.messages[0])
+        return sum(map(cost_bytes, self.messages))
+
+    def request(self, pointer: int | None) -> PublishRequest:
+        """The request that publishes or stores them under this write pointer, or under none."""
+        return publish_request(self.messages, pointer=pointer, ttl_s=self.ttl_s)
+
+
+def addition_of(
+    topic: TopicLike,
+    payloads: Sequence[Publishable],
+    *,
+    key: str | bytes | None = None,
+    tags: Iterable[str] = (),
+    headers: Headers = (),
+    ttl: Duration | None = None,
+    delay: Duration | None = None,
+    at: datetime | int | None = None,
+) -> Addition:
+    """The messages that `Client.publish` publishes with these arguments. Raises as that."""
+    ttl_s, delayed, to = ttl_of(ttl), delay_of(delay, at), topic_of(topic)
+    messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
+    return Addition(to, all_checked(to, messages), ttl_s, delayed)
+
+
 def publish_entry(
     topic: TopicLike,
     *payloads: Publishable,
@@ -237,10 +275,11 @@ def publish_entry(
 
     Raises: TypeError, ValueError: as `Client.publish`.
     """
-    to, ttl_s = topic_of(topic), ttl_of(ttl)
-    messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
-    checked = [with_ttl(each, ttl_s) for each in all_checked(to, messages)] if messages else []
-    return entry_of(to, checked, pointer=pointer)
+    if not payloads:
+        return entry_of(topic_of(topic), [], pointer=pointer)
+    added = addition_of(topic, payloads, key=key, tags=tags, headers=headers, ttl=ttl)
+    messages = [with_ttl(each, added.ttl_s) for each in added.messages]
+    return entry_of(added.topic, messages, pointer=pointer)
 
 
 def entry_of(topic: TopicId, messages: Sequence[Checked], *, pointer: int | None) -> PublishEntry:
@@ -303,20 +342,12 @@ class MessageBuffer:
         self._by_topic_and_pointer: dict[tuple[TopicId, int], _Held] = {}
         self._calls: list[_Place | Published] = []  # in the order of the program
 
-    def add(
-        self,
-        topic: TopicId,
-        pointer: int,
-        messages: Sequence[Checked],
-        *,
-        ttl_s: int | None,
-        delay: Delay | None,
-        retries: Retries,
-    ) -> Flow[Published]:
+    def add(self, pointer: int, addition: Addition, retries: Retries) -> Flow[Published]:
         """Add messages; returns what is known of them now. Those that do not fit are stored, and
         those with a delay are published under the transaction, at once."""
+        topic, messages, ttl_s, delay = addition
         if delay is not None:
-            request = publish_request(messages, pointer=pointer, ttl_s=ttl_s)
+            request = addition.request(pointer)
             published = yield from retries.publish(partial(publish, topic, request, delay=delay))
             self._calls.append(published)
             return published

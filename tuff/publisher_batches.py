@@ -6,31 +6,23 @@
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import publish_calls
 from tuff.errors import BufferFullError, ConnectionLostError
 from tuff.flows_and_retries import Flow, Retries
-from tuff.protocol.durations import Duration
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import TopicId, TopicLike, topic_of
-from tuff.protocol.requests import Ack, Delay
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import Ack
 from tuff.protocol.sentences import counted
 from tuff.publish_calls import (
     BUFFER_BYTES_MAX,
+    Addition,
     Checked,
-    Headers,
-    Publishable,
-    all_checked,
-    attributed,
-    cost_bytes,
-    delay_of,
     publish_request,
-    ttl_of,
 )
 from tuff.replies import Published
 from tuff.requests_and_responses import maybe_number_of, number_of
@@ -45,41 +37,6 @@ BATCHES_HELD = 8  # batches of `batch_bytes` in memory by default; then `publish
 LINGER_S = 0.002  # seconds; about as long as a sync, so a lone message is at most twice as late
 BATCH_BYTES = 256 << 10  # bytes; several hundred small messages share a sync
 LINGER_S_MAX = 60.0  # seconds; a program that waits longer can collect messages itself
-
-
-class Addition(NamedTuple):
-    """The messages of one call of a publisher: they are adjacent, and published together.
-    `ttl_s` is for those without their own."""
-
-    topic: TopicId
-    messages: list[Checked]
-    ttl_s: int | None = None
-    delay: Delay | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """What they count for in a batch and in the buffer."""
-        if len(self.messages) == 1:  # as nearly always
-            return cost_bytes(self.messages[0])
-        return sum(map(cost_bytes, self.messages))
-
-
-def addition_of(
-    topic: TopicLike,
-    payloads: Sequence[Publishable],
-    *,
-    key: str | bytes | None,
-    tags: Iterable[str],
-    headers: Headers,
-    ttl: Duration | None,
-    delay: Duration | None,
-    at: datetime | int | None,
-) -> Addition:
-    """What `Client.publish` would publish with these arguments. Raises as that."""
-    ttl_s, delayed = ttl_of(ttl), delay_of(delay, at)
-    to = topic_of(topic)
-    messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
-    return Addition(to, all_checked(to, messages), ttl_s, delayed)
 
 
 class _Waiting(NamedTuple, Generic[R]):

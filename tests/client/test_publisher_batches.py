@@ -12,8 +12,8 @@ from tuff.blocking.context import TransactionContext
 from tuff.errors import ConnectionLostError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay
-from tuff.publish_calls import BUFFER_BYTES_MAX, MESSAGE_BYTES
-from tuff.publisher_batches import Accumulator, Addition, Limits
+from tuff.publish_calls import BUFFER_BYTES_MAX, MESSAGE_BYTES, Addition
+from tuff.publisher_batches import Accumulator, Limits
 
 Strings = Accumulator[str]
 ORDERS = TopicId("shop", "orders")

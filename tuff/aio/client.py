@@ -67,17 +67,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.publish_calls import (
-    Headers,
-    Publishable,
-    ack_of,
-    all_checked,
-    attributed,
-    delay_of,
-    publish_request,
-    ttl_of,
-    warn_in_block,
-)
+from tuff.publish_calls import Headers, Publishable, ack_of, addition_of, warn_in_block
 from tuff.publisher_batches import BATCH_BYTES, LINGER_S, Limits
 from tuff.read_calls import PollBatch, PollQuestion, Start, Undecided, poll_batch, read
 from tuff.replies import (
@@ -249,14 +239,14 @@ class AsyncClient:
             ConnectionLostError: with `outcome_unknown`, they may have been published.
             TransactionNotInProgressError: its class says how the transaction ended.
         """
-        messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
-        pointer = None if transaction is None else write_pointer_of(transaction)
-        level, delayed = ack_of(ack), delay_of(delay, at)
-        checked = all_checked(topic_of(topic), messages)
+        pointer, level = None if transaction is None else write_pointer_of(transaction), ack_of(ack)
+        added = addition_of(
+            topic, payloads, key=key, tags=tags, headers=headers, ttl=ttl, delay=delay, at=at
+        )
         if pointer is None:
             warn_in_block(self._retries)
-        request = publish_request(checked, pointer=pointer, ttl_s=ttl_of(ttl))
-        call = partial(publish_calls.publish, topic, request, ack=level, delay=delayed)
+        request = added.request(pointer)
+        call = partial(publish_calls.publish, topic, request, ack=level, delay=added.delay)
         return await self._publish(call)
 
     async def store(
@@ -274,11 +264,9 @@ class AsyncClient:
 
         Raises: as `publish`.
         """
-        messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
         pointer = write_pointer_of(transaction)
-        checked = all_checked(topic_of(topic), messages)
-        request = publish_request(checked, pointer=pointer, ttl_s=ttl_of(ttl))
-        await self._send(publish_calls.store(topic, request))
+        added = addition_of(topic, payloads, key=key, tags=tags, headers=headers, ttl=ttl)
+        await self._send(publish_calls.store(topic, added.request(pointer)))
 
     async def publish_stored(
         self, topic: TopicLike, *, transaction: Transaction | int

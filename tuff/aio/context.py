@@ -1,6 +1,6 @@
 """The transaction context; `tuff.commit_protocol` has its commit protocol."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from types import TracebackType
 
@@ -8,9 +8,9 @@ from tuff.aio.driver import AsyncDriver
 from tuff.commit_protocol import Block, CommitProtocol
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.durations import Duration, seconds_of
-from tuff.protocol.ids import MessageId, TopicLike, topic_of
+from tuff.protocol.ids import MessageId, TopicLike
 from tuff.protocol.transaction import Transaction
-from tuff.publish_calls import Headers, Publishable, attributed, delay_of, ttl_of
+from tuff.publish_calls import Headers, Publishable, addition_of
 from tuff.read_calls import PollQuestion, Start, Undecided
 from tuff.replies import Poll, Published
 
@@ -118,11 +118,10 @@ class AsyncTransactionContext:
             EmptyPublishError: there are no messages.
             TuffError: storing failed. Let it end the block: this transaction can't commit.
         """
-        messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
-        ttl_s, delayed = ttl_of(ttl), delay_of(delay, at)
-        return await self._driver.run(
-            self._protocol.publish(topic_of(topic), messages, ttl_s=ttl_s, delay=delayed)
+        addition = addition_of(
+            topic, payloads, key=key, tags=tags, headers=headers, ttl=ttl, delay=delay, at=at
         )
+        return await self._driver.run(self._protocol.publish(addition))
 
     async def poll(
         self,

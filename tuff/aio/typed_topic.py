@@ -1,5 +1,6 @@
 """A topic whose payloads are values of one type; `tuff.serializers` has the serializers."""
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -98,16 +99,8 @@ class AsyncTypedTopic(Generic[V]):
             through=through,
             tags=tags,
         )
-        return Poll(
-            messages=tuple(map(self.read, poll.messages)),
-            next_id=poll.next_id,
-            caught_up=poll.caught_up,
-            blocked_by=poll.blocked_by,
-            expired=poll.expired,
-            archived=poll.archived,
-            blocked_by_database=poll.blocked_by_database,
-            blocked_since_ms=poll.blocked_since_ms,
-        )
+        fields = {each.name: getattr(poll, each.name) for each in dataclasses.fields(poll)}
+        return Poll(**{**fields, "messages": tuple(map(self.read, poll.messages))})
 
     async def subscribe(
         self,

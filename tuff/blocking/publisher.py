@@ -17,13 +17,11 @@ from tuff.flows_and_retries import Driver, Retries, require_own_process
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import TopicLike
 from tuff.protocol.requests import Ack
-from tuff.publish_calls import Headers, Publishable, warn_in_block
+from tuff.publish_calls import Addition, Headers, Publishable, addition_of, warn_in_block
 from tuff.publisher_batches import (
     Accumulator,
-    Addition,
     Batch,
     Limits,
-    addition_of,
     deliver,
     fail,
 )

@@ -1,16 +1,16 @@
 # Generated from tuff/aio/sql.py by `make blocking`; change that one.
 """The contexts of `client.sql_transaction` and `sql_resolver`; `tuff.sql` has their flows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from types import TracebackType
 
 from tuff.blocking.context import begin_block, end_block
 from tuff.flows_and_retries import Driver, Heartbeats
 from tuff.protocol.durations import Duration
-from tuff.protocol.ids import TopicLike, topic_of
+from tuff.protocol.ids import TopicLike
 from tuff.protocol.transaction import Transaction
-from tuff.publish_calls import Headers, Publishable, attributed, delay_of, ttl_of
+from tuff.publish_calls import Headers, Publishable, addition_of
 from tuff.replies import Published
 from tuff.sql.resolver import ResolverFlows, SqlSettled
 from tuff.sql.transaction import SqlProtocol
@@ -63,11 +63,10 @@ class SqlTransaction:
             WrongStateError: the block has ended.
             TuffError: storing failed. Let it end the block: this transaction can't commit.
         """
-        messages: Sequence[Publishable] = attributed(payloads, key=key, tags=tags, headers=headers)
-        ttl_s, delayed = ttl_of(ttl), delay_of(delay, at)
-        return self._driver.run(
-            self._protocol.publish(topic_of(topic), messages, ttl_s=ttl_s, delay=delayed)
+        addition = addition_of(
+            topic, payloads, key=key, tags=tags, headers=headers, ttl=ttl, delay=delay, at=at
         )
+        return self._driver.run(self._protocol.publish(addition))
 
 
 class SqlResolver:

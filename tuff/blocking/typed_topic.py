@@ -1,6 +1,7 @@
 # Generated from tuff/aio/typed_topic.py by `make blocking`; change that one.
 """A topic whose payloads are values of one type; `tuff.serializers` has the serializers."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -99,16 +100,8 @@ class TypedTopic(Generic[V]):
             through=through,
             tags=tags,
         )
-        return Poll(
-            messages=tuple(map(self.read, poll.messages)),
-            next_id=poll.next_id,
-            caught_up=poll.caught_up,
-            blocked_by=poll.blocked_by,
-            expired=poll.expired,
-            archived=poll.archived,
-            blocked_by_database=poll.blocked_by_database,
-            blocked_since_ms=poll.blocked_since_ms,
-        )
+        fields = {each.name: getattr(poll, each.name) for each in dataclasses.fields(poll)}
+        return Poll(**{**fields, "messages": tuple(map(self.read, poll.messages))})
 
     def subscribe(
         self,

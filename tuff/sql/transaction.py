@@ -9,19 +9,17 @@ there leaves a transaction that any resolver settles.
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tuff import transaction_calls
-from tuff.commit_protocol import LEASE_S, in_block, is_in_group_transaction
+from tuff.commit_protocol import LEASE_S, in_block, is_in_group_transaction, rollback_only
 from tuff.errors import OutcomeUnknownError, WrongStateError
 from tuff.flows_and_retries import Call, Flow, Retries, attempt, hook, note
 from tuff.protocol.errors import TransactionCommittedError, TuffError
-from tuff.protocol.ids import TopicId
-from tuff.protocol.requests import Delay
 from tuff.protocol.transaction import Transaction
-from tuff.publish_calls import MessageBuffer, Publishable, all_checked, note_block
+from tuff.publish_calls import Addition, MessageBuffer, note_block
 from tuff.replies import Published, Renewed
 from tuff.sql.database import Answer, Decider, SqlBlock
 from tuff.stops import Stop, StoppedError
@@ -148,35 +146,23 @@ class SqlProtocol:
             yield from attempt(hook(self._block.rollback), cause=error, interrupts=self._interrupts)
             raise
 
-    def publish(
-        self,
-        topic: TopicId,
-        messages: Sequence[Publishable],
-        *,
-        ttl_s: int | None,
-        delay: Delay | None = None,
-    ) -> Flow[Published]:
+    def publish(self, addition: Addition) -> Flow[Published]:
         """Publish with the commit; see `CommitProtocol.publish`. The first call starts the
         transaction."""
         self._require_own_process()
         if self._entry is None:
             raise WrongStateError("publish in the block of the transaction, and not after it")
-        checked = all_checked(topic, messages)
         if self._transaction is None:
             start = self._start(request_id=transaction_calls.new_request_id())
             self._transaction = yield from self.retries.ask(start)
         pointer = self._transaction.write_pointer
-        adding = self._messages.add(
-            topic, pointer, checked, ttl_s=ttl_s, delay=delay, retries=self.retries
-        )
         try:
-            return (yield from in_block(adding))
+            return (yield from in_block(self._messages.add(pointer, addition, self.retries)))
         except GeneratorExit:
             raise
         except BaseException as error:
-            self._rollback_only = WrongStateError(
-                f"messages of this transaction could not be stored ({error}), so it is rolled "
-                "back; let the error of publish end the block"
+            self._rollback_only = rollback_only(
+                f"messages of this transaction could not be stored ({error})", "publish", error
             )
             raise
 

@@ -351,14 +351,19 @@ def _no_coroutine(result: object) -> object:
 
 
 class Heartbeats:
-    """Runs one flow beside the program."""
+    """Runs one flow beside the program, for the object `what`, as long as it is used."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, *, what: str) -> None:
+        self.use = Use(what)
         self._driver = driver
         self._thread: _Thread | None = None
 
     def begin(self, flow: Callable[[], Flow[None]]) -> None:
-        """Run the flow; nothing happens if it was begun before."""
+        """Run the flow; nothing happens if it was begun before.
+
+        Raises: WrongStateError: the object is closed, or of another process.
+        """
+        self.use.require()
         if self._thread is None:
             # A program that ends without `close` ends the thread, too; the session runs out.
             self._thread = _Thread(
@@ -370,6 +375,33 @@ class Heartbeats:
         """Wait until the flow has ended."""
         if self._thread is not None:
             self._thread.join()
+
+
+class Use:
+    """The use of the object `what`, which is closed once, and belongs to one process."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._process_id = os.getpid()
+        self._is_closed = False
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it is not closed, and of this process."""
+        return not self._is_closed and os.getpid() == self._process_id
+
+    def require(self) -> None:
+        """Raises: WrongStateError: it is closed, or of another process."""
+        if self._is_closed:
+            raise WrongStateError(f"the {self.what} is closed; make another one")
+        require_own_process(self._process_id, what=self.what)
+
+    def end(self) -> bool:
+        """Close it; returns False if it can't be used any more."""
+        if not self.is_possible:
+            return False
+        self._is_closed = True
+        return True
 
 
 def require_own_process(process_id: int, *, what: str) -> None:

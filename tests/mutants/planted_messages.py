@@ -619,8 +619,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "an error that leaves the block of a consumer commits its batch",
         "tuff/blocking/groups.py",
-        "            if error is None and commits and self._is_usable:\n",
-        "            if commits and self._is_usable:\n",
+        "            if error is None and commits and self._heartbeats.use.is_possible:\n",
+        "            if commits and self._heartbeats.use.is_possible:\n",
         (f"{_CONSUMER}::test_an_error_that_leaves_a_block_commits_nothing_of_its_batch",),
     ),
     Mutant(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from tuff.errors import WrongStateError
-from tuff.flows_and_retries import Call, Flow, Hook, Pause, Step, Unless, run_hook
+from tuff.flows_and_retries import Call, Flow, Hook, Pause, Step, Unless, Use, run_hook
 from tuff.protocol.errors import TuffError
 from tuff.stops import Stop, StoppedError
 from tuff.tracebacks import without_frames, without_own_frames
@@ -118,22 +118,25 @@ def other_loop(what: str) -> WrongStateError:
 
 
 class AsyncHeartbeats:
-    """Runs one flow beside the program. Belongs to one event loop."""
+    """Runs one flow beside the program, for the object `what`, as long as it is used. Belongs to
+    one event loop."""
 
-    def __init__(self, driver: AsyncDriver) -> None:
+    def __init__(self, driver: AsyncDriver, *, what: str) -> None:
+        self.use = Use(what)
         self._driver = driver
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, flow: Callable[[], Flow[None]]) -> None:
         """Run the flow; nothing happens if it was begun before.
 
-        Raises: WrongStateError: it was begun in another event loop.
+        Raises: WrongStateError: the object is closed, or of another process or event loop.
         """
+        self.use.require()
         loop = asyncio.get_running_loop()
         if self._task is None:
             self._task = loop.create_task(self._driver.run(flow()))
         elif self._task.get_loop() is not loop:
-            raise other_loop("consumer")
+            raise other_loop(self.use.what)
 
     async def join(self) -> None:
         """Wait until the flow has ended."""

@@ -4,7 +4,6 @@
 """
 
 import math
-import os
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
@@ -20,7 +19,6 @@ from tuff.consumer_options import Batch, DeliveryMode
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.dead_letters import cause_of
 from tuff.errors import OutcomeUnknownError, TuffError, WrongStateError
-from tuff.flows_and_retries import require_own_process
 from tuff.group_calls import GroupId, PreferenceChanges
 from tuff.group_member import ConsumerFlows
 from tuff.participant import AsyncTransactionAware
@@ -66,9 +64,7 @@ class AsyncConsumer(Generic[C, D]):
             flows.refuse_coroutines()
         self._flows = flows
         self._driver = driver
-        self._heartbeats = AsyncHeartbeats(driver)
-        self._process_id = os.getpid()
-        self._is_closed = False
+        self._heartbeats = AsyncHeartbeats(driver, what="consumer")
         weakref.finalize(self, flows.close).atexit = False  # no heartbeats for what nobody polls
         # What `transactions` has handed out last.
         self._open: tuple[Batch, C] | None = None
@@ -100,7 +96,7 @@ class AsyncConsumer(Generic[C, D]):
         return await self._poll(seconds_of(wait, what="wait"))
 
     async def _poll(self, wait_s: float) -> Batch | None:
-        await self._require_open()
+        await self._heartbeats.begin(self._flows.heartbeats)
         return await self._driver.run(self._flows.poll(wait_s))
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -187,7 +183,7 @@ class AsyncConsumer(Generic[C, D]):
                 was not committed. The next poll continues with what this member has.
             WrongStateError: the mode is another one.
         """
-        await self._require_open()
+        await self._heartbeats.begin(self._flows.heartbeats)
         await self._driver.run(self._flows.commit())
 
     async def nack(
@@ -207,7 +203,7 @@ class AsyncConsumer(Generic[C, D]):
                 `in_order`; or the message is not of the batch that was polled last; or with
                 `exactly_once` there is no transaction of it.
         """
-        await self._require_open()
+        await self._heartbeats.begin(self._flows.heartbeats)
         delay_s = maybe_seconds_of(delay, what="delay")
         await self._driver.run(self._flows.nack(message, cause=cause_of(error), delay_s=delay_s))
 
@@ -261,7 +257,7 @@ class AsyncConsumer(Generic[C, D]):
             OutcomeUnknownError: whether the last batch was committed can't be learned now. Call
                 `run` again: it continues behind what was committed.
         """
-        await self._require_open()
+        await self._heartbeats.begin(self._flows.heartbeats)
         timeout_s = maybe_seconds_of(timeout, what="timeout")
         self._flows.use(participants)
 
@@ -281,9 +277,8 @@ class AsyncConsumer(Generic[C, D]):
     async def close(self) -> None:
         """Leave the group, so that others get the partitions at once; those of a static member are
         kept for a session. It commits nothing. Calling it again is harmless."""
-        if not self._is_usable:
+        if not self._heartbeats.use.end():
             return
-        self._is_closed = True
         await self._end_transaction(_LeftOpenError())
         self._flows.close()
         await self._heartbeats.join()
@@ -301,20 +296,10 @@ class AsyncConsumer(Generic[C, D]):
         try:
             await self._end_transaction(error)
             commits = self._flows.mode is DeliveryMode.AT_LEAST_ONCE
-            if error is None and commits and self._is_usable:
+            if error is None and commits and self._heartbeats.use.is_possible:
                 await self._driver.run(self._flows.commit_quietly())
         finally:
             await self.close()
-
-    @property
-    def _is_usable(self) -> bool:
-        return not self._is_closed and os.getpid() == self._process_id
-
-    async def _require_open(self) -> None:
-        if self._is_closed:
-            raise WrongStateError("the consumer is closed; make another one")
-        require_own_process(self._process_id, what="consumer")
-        await self._heartbeats.begin(self._flows.heartbeats)
 
 
 class AsyncGroups:

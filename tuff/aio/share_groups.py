@@ -4,7 +4,6 @@
 """
 
 import math
-import os
 import weakref
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
@@ -16,7 +15,6 @@ from tuff.aio.topics import AsyncSend
 from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import cause_of
 from tuff.errors import WrongStateError
-from tuff.flows_and_retries import require_own_process
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.ids import TopicLike, topic_of
@@ -43,9 +41,7 @@ class AsyncShareConsumer:
     ) -> None:
         self._flows = flows
         self._driver = driver
-        self._renewals = AsyncHeartbeats(driver)
-        self._process_id = os.getpid()
-        self._is_closed = False
+        self._renewals = AsyncHeartbeats(driver, what="consumer")
         weakref.finalize(self, flows.close).atexit = False  # no renewals for what nobody polls
         self._batch: Batch = ()  # the newest one of `batches`
 
@@ -69,7 +65,7 @@ class AsyncShareConsumer:
         return await self._poll(seconds_of(wait, what="wait"))
 
     async def _poll(self, wait_s: float) -> Batch:
-        await self._require_open()
+        await self._renewals.begin(self._flows.renewals)
         return await self._driver.run(self._flows.poll(wait_s))
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -117,7 +113,7 @@ class AsyncShareConsumer:
             WrongStateError: a message is not of that batch, or was acknowledged already; or the
                 mode is another one.
         """
-        await self._require_open()
+        await self._renewals.begin(self._flows.renewals)
         return await self._driver.run(self._flows.accept(messages))
 
     async def nack(
@@ -135,7 +131,7 @@ class AsyncShareConsumer:
         Raises:
             WrongStateError: the message is not of that batch, or was acknowledged already.
         """
-        await self._require_open()
+        await self._renewals.begin(self._flows.renewals)
         delay_s = maybe_seconds_of(delay, what="delay")
         await self._driver.run(self._flows.nack(message, cause=cause_of(error), delay_s=delay_s))
 
@@ -183,7 +179,7 @@ class AsyncShareConsumer:
                 is tried again, and no attempt is counted.
             OutcomeUnknownError: whether the last transaction was committed can't be learned now.
         """
-        await self._require_open()
+        await self._renewals.begin(self._flows.renewals)
         timeout_s = maybe_seconds_of(timeout, what="timeout")
         await self._driver.run(self._flows.run(process, participants, timeout_s=timeout_s))
 
@@ -199,9 +195,8 @@ class AsyncShareConsumer:
         await self._close(has_failed=False)
 
     async def _close(self, *, has_failed: bool) -> None:
-        if not self._is_usable:
+        if not self._renewals.use.end():
             return
-        self._is_closed = True
         self._flows.close()
         await self._renewals.join()
         await self._driver.run(self._flows.leave(has_failed=has_failed))
@@ -215,19 +210,9 @@ class AsyncShareConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None and self._is_usable:
+        if error is None and self._renewals.use.is_possible:
             await self._driver.run(self._flows.accept_handed_out(self._batch))
         await self._close(has_failed=isinstance(error, Exception))
-
-    @property
-    def _is_usable(self) -> bool:
-        return not self._is_closed and os.getpid() == self._process_id
-
-    async def _require_open(self) -> None:
-        if self._is_closed:
-            raise WrongStateError("the consumer is closed; make another one")
-        require_own_process(self._process_id, what="consumer")
-        await self._renewals.begin(self._flows.renewals)
 
 
 class AsyncShareGroups:

@@ -80,7 +80,7 @@ class AsyncSqlResolver:
     def __init__(self, flows: ResolverFlows, driver: AsyncDriver) -> None:
         self._flows = flows
         self._driver = driver
-        self._background = AsyncHeartbeats(driver)
+        self._background = AsyncHeartbeats(driver, what="resolver")
 
     async def once(self) -> SqlSettled:
         """Settle everything that is prepared now. Not while it works in the background.

@@ -5,7 +5,6 @@
 """
 
 import math
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -20,7 +19,7 @@ from tuff.consumer_options import Batch, DeliveryMode
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.dead_letters import cause_of
 from tuff.errors import OutcomeUnknownError, TuffError, WrongStateError
-from tuff.flows_and_retries import Driver, Heartbeats, require_own_process
+from tuff.flows_and_retries import Driver, Heartbeats
 from tuff.group_calls import GroupId, PreferenceChanges
 from tuff.group_member import ConsumerFlows
 from tuff.participant import TransactionAware
@@ -66,9 +65,7 @@ class Consumer(Generic[C, D]):
             flows.refuse_coroutines()
         self._flows = flows
         self._driver = driver
-        self._heartbeats = Heartbeats(driver)
-        self._process_id = os.getpid()
-        self._is_closed = False
+        self._heartbeats = Heartbeats(driver, what="consumer")
         weakref.finalize(self, flows.close).atexit = False  # no heartbeats for what nobody polls
         # What `transactions` has handed out last.
         self._open: tuple[Batch, C] | None = None
@@ -100,7 +97,7 @@ class Consumer(Generic[C, D]):
         return self._poll(seconds_of(wait, what="wait"))
 
     def _poll(self, wait_s: float) -> Batch | None:
-        self._require_open()
+        self._heartbeats.begin(self._flows.heartbeats)
         return self._driver.run(self._flows.poll(wait_s))
 
     def __iter__(self) -> Iterator[Message]:
@@ -187,7 +184,7 @@ class Consumer(Generic[C, D]):
                 was not committed. The next poll continues with what this member has.
             WrongStateError: the mode is another one.
         """
-        self._require_open()
+        self._heartbeats.begin(self._flows.heartbeats)
         self._driver.run(self._flows.commit())
 
     def nack(
@@ -207,7 +204,7 @@ class Consumer(Generic[C, D]):
                 `in_order`; or the message is not of the batch that was polled last; or with
                 `exactly_once` there is no transaction of it.
         """
-        self._require_open()
+        self._heartbeats.begin(self._flows.heartbeats)
         delay_s = maybe_seconds_of(delay, what="delay")
         self._driver.run(self._flows.nack(message, cause=cause_of(error), delay_s=delay_s))
 
@@ -261,7 +258,7 @@ class Consumer(Generic[C, D]):
             OutcomeUnknownError: whether the last batch was committed can't be learned now. Call
                 `run` again: it continues behind what was committed.
         """
-        self._require_open()
+        self._heartbeats.begin(self._flows.heartbeats)
         timeout_s = maybe_seconds_of(timeout, what="timeout")
         self._flows.use(participants)
 
@@ -281,9 +278,8 @@ class Consumer(Generic[C, D]):
     def close(self) -> None:
         """Leave the group, so that others get the partitions at once; those of a static member are
         kept for a session. It commits nothing. Calling it again is harmless."""
-        if not self._is_usable:
+        if not self._heartbeats.use.end():
             return
-        self._is_closed = True
         self._end_transaction(_LeftOpenError())
         self._flows.close()
         self._heartbeats.join()
@@ -301,20 +297,10 @@ class Consumer(Generic[C, D]):
         try:
             self._end_transaction(error)
             commits = self._flows.mode is DeliveryMode.AT_LEAST_ONCE
-            if error is None and commits and self._is_usable:
+            if error is None and commits and self._heartbeats.use.is_possible:
                 self._driver.run(self._flows.commit_quietly())
         finally:
             self.close()
-
-    @property
-    def _is_usable(self) -> bool:
-        return not self._is_closed and os.getpid() == self._process_id
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise WrongStateError("the consumer is closed; make another one")
-        require_own_process(self._process_id, what="consumer")
-        self._heartbeats.begin(self._flows.heartbeats)
 
 
 class Groups:

@@ -5,7 +5,6 @@
 """
 
 import math
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -16,7 +15,7 @@ from tuff.blocking.topics import Send
 from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import cause_of
 from tuff.errors import WrongStateError
-from tuff.flows_and_retries import Driver, Heartbeats, require_own_process
+from tuff.flows_and_retries import Driver, Heartbeats
 from tuff.participant import TransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.ids import TopicLike, topic_of
@@ -41,9 +40,7 @@ class ShareConsumer:
     def __init__(self, flows: ShareConsumerFlows[TransactionContext], driver: Driver) -> None:
         self._flows = flows
         self._driver = driver
-        self._renewals = Heartbeats(driver)
-        self._process_id = os.getpid()
-        self._is_closed = False
+        self._renewals = Heartbeats(driver, what="consumer")
         weakref.finalize(self, flows.close).atexit = False  # no renewals for what nobody polls
         self._batch: Batch = ()  # the newest one of `batches`
 
@@ -67,7 +64,7 @@ class ShareConsumer:
         return self._poll(seconds_of(wait, what="wait"))
 
     def _poll(self, wait_s: float) -> Batch:
-        self._require_open()
+        self._renewals.begin(self._flows.renewals)
         return self._driver.run(self._flows.poll(wait_s))
 
     def __iter__(self) -> Iterator[Message]:
@@ -115,7 +112,7 @@ class ShareConsumer:
             WrongStateError: a message is not of that batch, or was acknowledged already; or the
                 mode is another one.
         """
-        self._require_open()
+        self._renewals.begin(self._flows.renewals)
         return self._driver.run(self._flows.accept(messages))
 
     def nack(
@@ -133,7 +130,7 @@ class ShareConsumer:
         Raises:
             WrongStateError: the message is not of that batch, or was acknowledged already.
         """
-        self._require_open()
+        self._renewals.begin(self._flows.renewals)
         delay_s = maybe_seconds_of(delay, what="delay")
         self._driver.run(self._flows.nack(message, cause=cause_of(error), delay_s=delay_s))
 
@@ -181,7 +178,7 @@ class ShareConsumer:
                 is tried again, and no attempt is counted.
             OutcomeUnknownError: whether the last transaction was committed can't be learned now.
         """
-        self._require_open()
+        self._renewals.begin(self._flows.renewals)
         timeout_s = maybe_seconds_of(timeout, what="timeout")
         self._driver.run(self._flows.run(process, participants, timeout_s=timeout_s))
 
@@ -197,9 +194,8 @@ class ShareConsumer:
         self._close(has_failed=False)
 
     def _close(self, *, has_failed: bool) -> None:
-        if not self._is_usable:
+        if not self._renewals.use.end():
             return
-        self._is_closed = True
         self._flows.close()
         self._renewals.join()
         self._driver.run(self._flows.leave(has_failed=has_failed))
@@ -213,19 +209,9 @@ class ShareConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None and self._is_usable:
+        if error is None and self._renewals.use.is_possible:
             self._driver.run(self._flows.accept_handed_out(self._batch))
         self._close(has_failed=isinstance(error, Exception))
-
-    @property
-    def _is_usable(self) -> bool:
-        return not self._is_closed and os.getpid() == self._process_id
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise WrongStateError("the consumer is closed; make another one")
-        require_own_process(self._process_id, what="consumer")
-        self._renewals.begin(self._flows.renewals)
 
 
 class ShareGroups:

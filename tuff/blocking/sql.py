@@ -81,7 +81,7 @@ class SqlResolver:
     def __init__(self, flows: ResolverFlows, driver: Driver) -> None:
         self._flows = flows
         self._driver = driver
-        self._background = Heartbeats(driver)
+        self._background = Heartbeats(driver, what="resolver")
 
     def once(self) -> SqlSettled:
         """Settle everything that is prepared now. Not while it works in the background.

@@ -45,7 +45,7 @@ class AsyncSubscriber:
 
     async def _renewing(self, work: Flow[T]) -> T:
         """Work, and renew the lease of each transaction beside it."""
-        renewals, is_done = AsyncHeartbeats(self._driver), Stop()
+        renewals, is_done = AsyncHeartbeats(self._driver, what="subscriber"), Stop()
         await renewals.begin(partial(self._flows.renewals, is_done))
         try:
             return await self._driver.run(work)

@@ -45,7 +45,7 @@ class Subscriber:
 
     def _renewing(self, work: Flow[T]) -> T:
         """Work, and renew the lease of each transaction beside it."""
-        renewals, is_done = Heartbeats(self._driver), Stop()
+        renewals, is_done = Heartbeats(self._driver, what="subscriber"), Stop()
         renewals.begin(partial(self._flows.renewals, is_done))
         try:
             return self._driver.run(work)

@@ -185,8 +185,7 @@ class Machine:
         self._at_last = 0  # the highest LSN of them
         self._preparing: set[Call] = set()
         self._runs: dict[str, list[Run]] = {}  # under way, by request id, and those that wait
-        # Transactions in doubt whose rows are being written, or of which that failed.
-        self._in_doubt: set[int] = set()
+        self._in_doubt: set[int] = set()  # their rows are being written, or that failed
         # Prepared transactions whose messages are set aside, or are about to be.
         self._aside: set[int] = set()
         # Request ids whose starts may still be on their way, and must not begin anything. In memory

@@ -114,7 +114,8 @@ class MessageCounts:
         records_count_max: int = SHARED_COUNT_MAX,
     ) -> list[MessageCount]:
         """The messages behind each id of a partition; none of a partition that does not exist. All
-        together read so many records, or a few of each."""
+        together read so many records, or a few of each. Raises: StorageUnavailableError."""
+        self._store.require_up()
         # The snapshot first and the rows second: what becomes durable in between is in progress.
         snapshot = await _snapshot(self._state)
         found: list[MessageCount] = []

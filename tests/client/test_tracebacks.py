@@ -118,6 +118,7 @@ def lines(trace: TracebackType | None) -> list[str]:
     return [one.name for one in traceback.extract_tb(trace)]
 
 
+@pytest.mark.filterwarnings("ignore::tuff.errors.OutsideTransactionWarning")
 def test_the_functions_of_the_program_stay_in_the_traceback(client: tuff.Client) -> None:
     def store_elsewhere() -> None:
         client.publish(MISSING, "x")

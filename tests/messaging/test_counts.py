@@ -13,7 +13,7 @@ from messaging.service import MessagingService
 from tests.messaging.packed_stores import packed_store
 from tests.messaging.scan_model import SNAPSHOT, ModelRow, build, query, read, start_number, topics
 from tests.messaging.world import AUDIT, NOON_MS, World, publish
-from tuff.protocol.errors import TopicNotFoundError
+from tuff.protocol.errors import StorageUnavailableError, TopicNotFoundError
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 from tuff.protocol.requests import PublishRequest
 
@@ -149,3 +149,9 @@ async def test_a_position_behind_which_nothing_can_be_read_is_not_behind(
     (lag,) = await service.holds_and_positions.position_lags(count_max=1)
     assert (lag.behind_ms, lag.unread.count) == (9_000, 2)
     assert lag.unread.oldest_ms == world.clock.now_ms
+
+
+async def test_a_store_that_is_not_open_yet_counts_nothing(world: World) -> None:
+    """A scrape of the metrics while the server started ended with an AttributeError."""
+    with pytest.raises(StorageUnavailableError):
+        await world.new_service().inspection.counts(count_max=1)

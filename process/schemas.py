@@ -164,6 +164,7 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "sink_epoch_open": _EPOCH_MEMBER,
     "partition_required": {"partitions": _PARTITIONS_OF_PROBLEM},
     "lease_lost": {"ids": array(ID, "the messages that other workers have got")},
+    "topic_not_found": {"topic": {**TEXT, **said("`namespace:name` of the topic to create")}},
     "topic_held": {"holds": array(NAME, "the holds that are in the way")},
     "stale_member_epoch": {
         "memberEpoch": of_type("integer", format="int64", description="that the member has")
@@ -185,8 +186,8 @@ _PROBLEM: dict[str, Schema] = {
         **said(
             "RFC 9457. Beside the first five, a member comes with the codes that have it: `key`, "
             "the change that both transactions wrote, and who committed it first; `reason`, why "
-            "the transaction is invalid; `epoch`; `holds`; `memberEpoch`; `partitions`; `id`, and "
-            "`next`, the exclusive start of a read that goes on behind a damaged record"
+            "the transaction is invalid; `epoch`; `topic`; `holds`; `memberEpoch`; `partitions`; "
+            "`id`, and `next`, the exclusive start of a read behind a damaged record"
         ),
     },
 }

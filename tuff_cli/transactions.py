@@ -116,7 +116,7 @@ def show(client: Client, *, transaction: int) -> Result:
     "--lease",
     type=SECONDS,
     metavar="DURATION",
-    help="Of a long one: time until it ends unless renewed.",
+    help="Time until it ends unless renewed.",
 )
 @click.option("--client", "name", metavar="NAME", help="The name that tx ls shows.")
 @client_command

@@ -328,7 +328,8 @@ class MachineRunner:
         """
         found = self._durable.state.find(pointer)
         if isinstance(found, Outcome):
-            await self._durable.synced_in_time(found.lsn)
+            if not self._durable.state.is_durable(found.lsn):
+                await self._durable.synced_in_time(found.lsn)
         elif found.prepared is not None:
             await self._durable.synced_in_time(found.prepared.lsn)
         return found

@@ -124,6 +124,7 @@ class TransactionState:
     def __init__(self, image: StateImage) -> None:
         self.lsn = image.lsn
         self.seen = image.seen
+        self._confirming: set[int] = set()  # LSNs above `seen` of commits that are durable
         self.last_pointer = image.last_pointer
         self.highest_reserved = image.highest_reserved
         self._blocks = image.blocks
@@ -266,6 +267,8 @@ class TransactionState:
         if reached:
             self.view = self.view.after(reached)
         self.seen = max(self.seen, lsn)
+        if self._confirming:
+            self._confirming = {each for each in self._confirming if each > self.seen}
         self._forget_commits()
         return reached
 
@@ -342,9 +345,15 @@ class TransactionState:
         )
         self.prepared.add(prepared)
 
+    def is_durable(self, lsn: int) -> bool:
+        """Whether no crash can undo the end of a transaction by this edit. A confirmed commit is
+        durable by the edit before, which said that it was in doubt."""
+        return lsn <= self.seen or lsn in self._confirming
+
     def _confirm(self, edit: Confirmed) -> None:
         doubt = self.open[edit.transaction_id].doubt
         assert doubt is not None, f"{edit} is of a transaction that is not in doubt"
+        self._confirming.add(self.lsn)
         self._commit(doubt)
 
     def _commit(self, edit: Committed | InDoubt) -> None:

@@ -219,7 +219,7 @@ class WritePermits:
 
     def _require_seen(self, lsn: int) -> None:
         state = self._durable.state
-        if lsn > state.seen:
+        if not state.is_durable(lsn):
             self._durable.sync_soon(lsn)
             raise TransactionsUnavailableError(
                 "the end of a transaction is on its way to the disk; try again in a moment"

@@ -49,8 +49,7 @@ def test_a_lease_that_can_not_be_is_refused(client: Client, lease: object, code:
     refused(client.post(TRANSACTIONS, {"type": "long", "lease": lease}), 400, code)
 
 
-def test_only_a_long_transaction_has_a_lease(client: Client) -> None:
-    refused(client.post(TRANSACTIONS, {"lease": 5}), 400, "invalid_timeout", naming="long")
+def test_a_transaction_without_a_lease_can_not_be_renewed(client: Client) -> None:
     short = begin(client, lease=None)
 
     refused(client.post(f"{short.path}/renew"), 400, "bad_request", naming=short.id)

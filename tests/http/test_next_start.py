@@ -33,7 +33,7 @@ def test_the_next_transaction_sees_the_commit_and_can_commit(client: Client, top
     ("then", "code"),
     [
         ({"start": {"timeout": 0}}, "invalid_timeout"),
-        ({"start": {"lease": 5}}, "invalid_timeout"),
+        ({"start": {"lease": 0}}, "invalid_timeout"),
         ({"start": {"other": 1}}, "bad_request"),
         ({"start": None}, "bad_request"),
         ({}, "bad_request"),

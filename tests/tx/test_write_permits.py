@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.service import TOPIC, Service, turns
+from tests.tx.service import TOPIC, Service, entry, turns
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
 
 
@@ -40,6 +40,20 @@ async def test_a_rollback_does_not_report_a_commit_before_that_is_durable(servic
     await committing
     with pytest.raises(TransactionCommittedError):
         await service.write_permits.enter_rollback(tx.transaction_id, TOPIC)
+
+
+async def test_a_commit_is_reported_before_the_sync_of_its_confirmation(service: Service) -> None:
+    """Its rows and the record of its doubt are durable. It was "on its way to the disk" until a
+    tick synced the confirmation."""
+    tx = await service.begin()
+    await service.runner.commit(tx.transaction_id, publish=[entry(b"a")])
+    assert service.manager.durable.state.seen < service.manager.durable.state.lsn
+
+    service.disk.hold()
+    with pytest.raises(TransactionCommittedError):
+        await service.write_permits.enter_rollback(tx.transaction_id, TOPIC)
+    assert (await service.runner.outcome(tx.transaction_id)).state == "committed"
+    service.disk.release()
 
 
 async def test_a_reader_without_a_transaction_owns_nothing(service: Service) -> None:

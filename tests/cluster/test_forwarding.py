@@ -13,6 +13,7 @@ from cluster.forwarding import Owner, proven_route, target_of, topic_route
 from cluster.peers import Peers
 from console.files import files
 from kernel.exchange import Reply, Request, Route
+from messaging.model.avro_bodies import decode_messages
 from process.dispatch import callee_of
 from process.route_tree import RouteTree
 from tests.cluster.nodes import (
@@ -28,7 +29,6 @@ from tests.cluster.nodes import (
 from tests.cluster.raw_server import Behaviour, answer_half, closed_url, hang_up, raw_server, wait
 from tests.made_operations import made
 from tests.process.served import until
-from tuff.protocol.avro import decode_messages
 from tuff.protocol.errors import (
     OwnershipMovingError,
     StorageOutcomeUnknownError,

@@ -302,11 +302,20 @@ BUGS = (
         "target.topic.id, min(due_ms)",
         "target.topic.id, due_ms[0]",
     ),
-    planted(
+    PlantedBug(
         "delayed-messages-enter-a-second-early",
-        "messaging/write/delayed.py",
-        "if delayed_id.due_ms > due_by_ms or is_full",
-        "if delayed_id.due_ms > due_by_ms + 1_000 or is_full",
+        (
+            Change(
+                "messaging/write/delayed.py",
+                "if delayed_id.due_ms > now_ms or is_full",
+                "if delayed_id.due_ms > now_ms + 1_000 or is_full",
+            ),
+            Change(
+                "messaging/log/delayed_due_times.py",
+                "if each.due_ms <= self.by_ms:",
+                "if each.due_ms <= self.by_ms + 1_000:",
+            ),
+        ),
     ),
     planted(
         "commit-settled-before-its-delayed-messages-are-moved",

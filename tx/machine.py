@@ -278,6 +278,12 @@ class Machine:
         """Rows of these pointers were found that may not have been ended or rolled back."""
         self._ended_rows.found(pointers, self._records.state)
 
+    def sync_confirmations(self) -> None:
+        """Sync the confirmations that no other edit has taken along, so that their index rows end.
+        Call it now and then, also while the service is stopped."""
+        if (lsn := self._ended_rows.unsynced_lsn) is not None:
+            self._records.sync_soon(lsn)
+
     def rows_built(
         self, commits: Sequence[Commit], results: Sequence[Rows], *, recovery_count: int
     ) -> None:
@@ -351,8 +357,7 @@ class Machine:
                 # One sync for all: ten thousand that are late together must not wait in a row.
                 self._records.sync_soon(self._invalidate(opened, reason))
         self._effects.expired.update(expired)
-        if (lsn := self._ended_rows.unsynced_lsn) is not None:
-            self._records.sync_soon(lsn)
+        self.sync_confirmations()
         for opened in self._timeouts.blocking_prepared(state):
             # Once is enough: it writes no more rows.
             if opened.transaction_id not in self._aside:

@@ -109,6 +109,16 @@ def test_messaging_goes_on_while_the_service_is_stopped(own: Client, own_topic: 
     ok(other.delete())
 
 
+def test_what_was_committed_right_before_a_stop_is_readable(own: Client, own_topic: Topic) -> None:
+    """Its confirmation was synced by the tick of a running service only, and readers waited."""
+    ok(begin(own).commit(publish=[entry(own_topic, "committed")]))
+    ok(own.post(f"{TRANSACTIONS}/service/stop"))
+
+    until(lambda: own_topic.poll(isolation="committed").status == 200, what="it to be readable")
+
+    assert own_topic.committed() == ["committed"]
+
+
 def test_a_poll_with_the_transaction_in_its_body_needs_no_service(
     own: Client, own_topic: Topic
 ) -> None:

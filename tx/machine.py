@@ -93,7 +93,7 @@ from tx.timeouts import Timeouts, durations_ms
 from tx.writes_and_claims import Step, UnderWay
 
 Rows = Sequence[RollbackDetail] | Exception  # what a commit publishes, or why it can't
-AT_ONCE_MAX = 8  # commits whose rows and record are written at the same time
+AT_ONCE_MAX = 16  # transactions in progress; with more, the record of a commit follows its rows
 REMEMBERED_TIMES_MAX = 64  # pairs of a time-out and a lease
 
 
@@ -287,11 +287,13 @@ class Machine:
     def rows_built(
         self, commits: Sequence[Commit], results: Sequence[Rows], *, recovery_count: int
     ) -> None:
-        """The rows of these commits are about to be written as one batch. Of a few commits, the
-        record goes to the log at the same time, in doubt until the rows are durable: they wait for
-        one sync and not for two. Of many, the record follows: it costs less, and they share both.
-        """
-        if len(commits) > AT_ONCE_MAX or self._records.recovery_count != recovery_count:
+        """The rows of these commits are about to be written as one batch. With few transactions in
+        progress, the record goes to the log at the same time, in doubt until the rows are durable:
+        a commit waits for one sync and not for two. With many, the record follows: it costs less,
+        and others use the time."""
+        if self._records.recovery_count != recovery_count:
+            return
+        if len(self._records.decided.open) > AT_ONCE_MAX:
             return
         self._turn_ms = self._now_ms()
         for call, rows in zip(commits, results, strict=True):

@@ -522,8 +522,8 @@ BUGS = (
     planted(
         "commit-continues-after-the-log-failed",
         "tx/machine.py",
-        "if self._records.recovery_count != recovery_count:",
-        "if False:",
+        "if self._records.recovery_count != recovery_count:\n                self._answer",
+        "if False:\n                self._answer",
     ),
     # Readers that sleep, and readers of rows that are being marked
     planted(

@@ -303,7 +303,7 @@ def _find(
     found = _Found({each for each in cancelled if store.get(delayed_key(prefix, each)) is not None})
     size_bytes = 0
     held_ms = None  # the due time of the first row that may not enter
-    for delayed_id, key, value in _rows_until(store, prefix, due):
+    for delayed_id, key, value in _rows_until(store, prefix, due, found.cancelled):
         if delayed_id in found.cancelled:
             continue
         found.next_ms = delayed_id.due_ms if held_ms is None else held_ms
@@ -324,12 +324,14 @@ def _find(
     return found
 
 
-def _rows_until(store: Store, prefix: bytes, due: Due) -> Iterator[tuple[DelayedId, bytes, bytes]]:
-    """The delayed rows of a topic up to the first that is not due, and then those that may have
-    been accepted by this clock. Raises: StoreError."""
+def _rows_until(
+    store: Store, prefix: bytes, due: Due, cancelled: Set[DelayedId]
+) -> Iterator[tuple[DelayedId, bytes, bytes]]:
+    """The delayed rows of a topic up to the first that stays and is not due, and then those that
+    may have been accepted by this clock. Raises: StoreError."""
     for row in _rows(store, prefix, after=None):
         yield row
-        if row[0].due_ms > due.by_ms:
+        if row[0].due_ms > due.by_ms and row[0] not in cancelled:
             if due.accepted_from_ms is not None:
                 first = DelayedId(due.accepted_from_ms, Offset(0, 0))
                 yield from _rows(store, prefix, after=max(row[0], first))

@@ -549,6 +549,20 @@ async def test_a_cancelled_message_never_enters(world: World, service: Messaging
         await service.delayed.cancel(AUDIT, published.delayed.last)
 
 
+async def test_what_waits_behind_a_cancelled_message_enters_in_time(
+    world: World, service: MessagingService
+) -> None:
+    """The look that cancelled it looked at no other, and forgot the time of the next one."""
+    cancelled = await delayed(service, b"a", delays=[after(1_000)])
+    await delayed(service, b"b", delays=[after(2_000)])
+
+    assert cancelled.delayed is not None
+    await service.delayed.cancel(AUDIT, cancelled.delayed.first)
+    await advance(world, service, 2_000)
+
+    assert await polled(service) == [b"b"]
+
+
 async def test_of_two_calls_at_once_one_cancels(world: World, service: MessagingService) -> None:
     published = await delayed(service, b"x", delays=[after(10)])
     assert published.delayed is not None

@@ -12,6 +12,15 @@ _REPEATED = "tests/messaging/test_repeated_publishes.py"
 
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
+        "what waits behind a cancelled delayed message is forgotten",
+        "messaging/write/delayed.py",
+        "        if row[0].due_ms > due.by_ms and row[0] not in cancelled:\n",
+        "        if row[0].due_ms > due.by_ms:\n",
+        (
+            "tests/messaging/test_delayed.py::test_what_waits_behind_a_cancelled_message_enters_in_time",
+        ),
+    ),
+    Mutant(
         "a partition that is added does not join the share groups of its topic",
         "messaging/groups/share_coordinator.py",
         "        if all(self._logs.exists(each.share_log(group)) for each in partitions):\n            return partitions\n",

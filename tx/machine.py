@@ -293,15 +293,15 @@ class Machine:
         and others use the time."""
         if self._records.recovery_count != recovery_count:
             return
-        if len(self._records.decided.open) > AT_ONCE_MAX:
-            return
-        self._turn_ms = self._now_ms()
-        for call, rows in zip(commits, results, strict=True):
-            if call.database is None and not isinstance(rows, Exception):
-                try:
+        try:
+            if len(self._records.decided.open) > AT_ONCE_MAX:
+                return
+            self._turn_ms = self._now_ms()
+            for call, rows in zip(commits, results, strict=True):
+                if call.database is None and not isinstance(rows, Exception):
                     self._record_doubt(call, tuple(rows))
-                except TransactionsUnavailableError:
-                    return  # `rows_written` finds it so
+        except TransactionsUnavailableError:
+            return  # the log has failed, and `rows_written` finds it so
 
     def rows_written(
         self, commits: Sequence[Commit], results: Sequence[Rows], *, recovery_count: int

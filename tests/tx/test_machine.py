@@ -470,6 +470,22 @@ def test_a_log_that_fails_before_an_edit_is_durable_leaves_it_to_recovery(world:
     world.finish()
 
 
+def test_rows_that_are_built_after_the_log_failed_have_no_record(world: World) -> None:
+    """The error of the log reached the write of all that are in the batch."""
+    tx = begin(world)
+    world.synced()
+    (asked,) = world.take(commit(tx, b"a", publish=True))
+    world.fail()
+
+    world.rows_built()
+    world.rows_written()
+
+    assert asked.error is TransactionsUnavailableError
+    assert ends(world) == []
+    world.recover()
+    world.finish()
+
+
 @pytest.mark.parametrize("is_up", [True, False])
 def test_rows_that_come_after_the_log_failed_are_not_recorded(world: World, *, is_up: bool) -> None:
     tx = begin(world)

@@ -359,7 +359,6 @@ class Machine:
                 # One sync for all: ten thousand that are late together must not wait in a row.
                 self._records.sync_soon(self._invalidate(opened, reason))
         self._effects.expired.update(expired)
-        self.sync_confirmations()
         for opened in self._timeouts.blocking_prepared(state):
             # Once is enough: it writes no more rows.
             if opened.transaction_id not in self._aside:

@@ -181,8 +181,7 @@ class TransactionManager:
         if self.status.state is ServiceState.DOWN:
             await self.durable.retry()
         self.durable.prove()
-        if self.status.state is ServiceState.STOPPED:
-            self.machine.sync_confirmations()
+        self.machine.sync_confirmations()
         if self.status.state is not ServiceState.RUNNING:
             return
         self.runner.expire()

@@ -441,6 +441,7 @@ class World:
         self.act()
 
     def expire(self) -> None:
+        self.machine.sync_confirmations()
         self.machine.expire()
         self.act()
 

@@ -346,9 +346,13 @@ def read_object(
     return check_object(parse_json(body) if body else {}, members=members, what=what)
 
 
-def members_of(request: Request, *, members: Collection[str], what: str) -> Mapping[str, object]:
+def members_of(
+    request: Request, *, members: Collection[str], what: str, has_query: bool = False
+) -> Mapping[str, object]:
     """The members of the body of a request that HTTP or a session has brought, checked like those
-    of `read_object`."""
+    of `read_object`. `has_query`: the caller reads the query; else there may be none."""
+    if request.query and not has_query:
+        read_query(request.query, parameters=())
     if request.members is not None:
         return check_object(request.members, members=members, what=what)
     return read_object(request.body, request.content_type, members=members, what=what)

@@ -48,6 +48,7 @@ from tuff.protocol.transaction import (
 )
 
 Member = TypeVar("Member")
+_BYTES = frozenset({bytes})
 TTL_S_MAX = (1 << 31) - 1  # seconds
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PUBLISH_MEMBERS = frozenset({"transactionWritePointer", "messages"})
@@ -88,9 +89,8 @@ def payloads_from_json(value: object, *, what: str) -> list[bytes]:
 
 def _plain_payloads(value: list[object]) -> list[bytes] | None:
     """The payloads if all of them are valid strings, as nearly always, or bytes; else None."""
-    if value and type(value[0]) is bytes:
-        payloads = [each for each in value if type(each) is bytes]
-        return payloads if len(payloads) == len(value) else None
+    if _BYTES.issuperset(map(type, value)):
+        return value  # type: ignore[return-value]  # bytes only
     try:
         return list(map(str.encode, value))  # type: ignore[arg-type]  # anything but a string raises
     except (TypeError, UnicodeEncodeError):
@@ -213,10 +213,11 @@ def publish_entries_from_json(value: object) -> list[PublishEntry]:
     """The `publish` member of a commit. Raises: BadRequestError (its kinds): malformed."""
     if not isinstance(value, list):
         raise BadRequestError(f"publish is an array of entries, not {shown(value)}")
-    entries = [_entry_from_json(item) for item in value]
-    count = sum(len(entry.payloads) for entry in entries)
-    if count > MESSAGES_COUNT_MAX:
-        raise too_many_messages(count)
+    entries = list(map(_entry_from_json, value))
+    if len(entries) > 1:
+        count = sum(len(entry.payloads) for entry in entries)
+        if count > MESSAGES_COUNT_MAX:
+            raise too_many_messages(count)
     return entries
 
 
@@ -228,9 +229,11 @@ def _entry_from_json(value: object) -> PublishEntry:
             f"an entry of publish names its namespace and its topic, not {shown(names)}"
         )
     payloads, ttls_s, attributes, own = _messages_from_json(entry.get("messages"))
-    delays = all_delayed(own, delay_from_json(entry), count=len(payloads))
-    if delays is not None and not payloads:
-        raise no_delay_of_stored()
+    delays = None
+    if own is not None or "delay" in entry or "at" in entry:
+        delays = all_delayed(own, delay_from_json(entry), count=len(payloads))
+        if delays is not None and not payloads:
+            raise no_delay_of_stored()
     pointer = entry.get("pointer")
     return PublishEntry(
         topic=topic_id(names[0], names[1]),
@@ -261,7 +264,8 @@ def _messages_from_json(
         raise BadRequestError("messages is missing or null; it is an array of payloads")
     if not isinstance(value, list):
         raise BadRequestError(f"messages is an array of payloads, not {shown(value)}")
-    _check_count(value)
+    if len(value) > WITH_ATTRIBUTES_COUNT_MAX:
+        _check_count(value)
     plain = _plain_payloads(value)
     if plain is not None:
         return plain, None, None, None
@@ -294,11 +298,10 @@ def _messages_from_json(
 def _check_count(messages: Sequence[object]) -> None:
     if len(messages) > MESSAGES_COUNT_MAX:
         raise too_many_messages(len(messages))
-    if len(messages) > WITH_ATTRIBUTES_COUNT_MAX:
-        objects = [each for each in messages if isinstance(each, dict)]
-        named = (any(each.get(name) is not None for name in _ATTRIBUTES) for each in objects)
-        if sum(named) > WITH_ATTRIBUTES_COUNT_MAX:
-            raise too_many_with_attributes()
+    objects = [each for each in messages if isinstance(each, dict)]
+    named = (any(each.get(name) is not None for name in _ATTRIBUTES) for each in objects)
+    if sum(named) > WITH_ATTRIBUTES_COUNT_MAX:
+        raise too_many_with_attributes()
 
 
 def _unless_all_none(column: list[Member | None]) -> list[Member | None] | None:

@@ -1,7 +1,7 @@
 """Calls, from their admission to their replies: what HTTP and sessions have in common (protocol §1,
 §8; decision 0058, §2).
 
-A connection asks for the admission of a call, and begins it when its request is whole. The call is
+A connection makes a call, which admits it, and begins it when its request is whole. The call is
 refused with 429 above the limit of requests under way, and with 503 during the start and the stop.
 The limit on connections is process/listener.py's. The reply is counted, and every error becomes a
 problem document.
@@ -104,15 +104,13 @@ class Admission:
                 f"server.max_pending_requests={self._pending_max}; try again"
             )
 
-    def leave(self) -> None:
-        """Count a request out."""
-        self.under_way -= 1
-        if self.is_stopping and not self.under_way:
-            self._idle.set()
-
     def stop(self) -> None:
         """Refuse new work from now on."""
         self.is_stopping, self._is_open = True, False
+        self.look_if_drained()
+
+    def look_if_drained(self) -> None:
+        """Let `drained` return if nothing is under way. Call it during a stop."""
         if not self.under_way:
             self._idle.set()
 
@@ -181,7 +179,10 @@ class Client(Protocol):
 
 class Call:
     """A call under way: from its admission until it is answered or given up. `id` is the client's
-    name of it, and `size` what it occupies, in bytes."""
+    name of it, and `size` what it occupies, in bytes.
+
+    Raises: StartingError, ShuttingDownError, OverloadedError: it is not admitted.
+    """
 
     # Their first values are of the class, since an object is made for every call.
     _watchers: tuple[Callable[[Reply | Exception], None], ...] = ()
@@ -192,6 +193,8 @@ class Call:
     def __init__(
         self, dispatcher: "Dispatcher", client: Client, call_id: int, callee: Callee, size: int = 0
     ) -> None:
+        if callee.is_admitted:
+            dispatcher.admission.enter()
         self._dispatcher = dispatcher
         self.client = client
         self.id = call_id
@@ -203,9 +206,14 @@ class Call:
         self._watchers = (watcher, *self._watchers)
 
     def reply(self, reply: Reply | Exception) -> None:
-        assert not self.is_answered, f"a second reply to a call of {self.callee.operation}: {reply}"
+        operation, dispatcher = self.callee.operation, self._dispatcher
+        assert not self.is_answered, f"a second reply to a call of {operation}: {reply}"
         self._end(reply)
-        self.client.answered(self, self._dispatcher.counted(self, reply))
+        if isinstance(reply, Exception):
+            reply = dispatcher.problem(operation, reply)
+        seconds = dispatcher.elapsed_s() - self.began_s
+        dispatcher.metrics.observe_request(operation, reply.status, seconds)
+        self.client.answered(self, reply)
 
     def fail(self, error: BaseException) -> None:
         """End the call with what its handler has raised."""
@@ -229,7 +237,10 @@ class Call:
         for watcher in self._watchers:
             watcher(reply)
         if self.callee.is_admitted:
-            self._dispatcher.admission.leave()
+            admission = self._dispatcher.admission
+            admission.under_way -= 1
+            if admission.is_stopping:
+                admission.look_if_drained()
 
 
 # Looks at the head of a call that is admitted. It may watch the reply.
@@ -254,7 +265,7 @@ class Dispatcher:
         watches: Sequence[Watch] = (),
     ) -> None:
         self.admission = admission
-        self._metrics = metrics
+        self.metrics = metrics
         self.elapsed_s = elapsed_s
         self._access = access
         self._watches = watches
@@ -266,15 +277,9 @@ class Dispatcher:
 
     # From a connection.
 
-    def admit(self, call: Call) -> None:
-        """Count a new call as under way, until it is answered or given up. Raises: StartingError,
-        ShuttingDownError, OverloadedError."""
-        if call.callee.is_admitted:
-            self.admission.enter()
-
     def refuse(self, operation: str, error: TuffError) -> Reply:
         """The reply to a request that was not admitted; it is counted."""
-        self._metrics.observe_request(operation, error.status, 0.0)
+        self.metrics.observe_request(operation, error.status, 0.0)
         return problem_reply(error)
 
     def begin_head(self, call: Call, head: Request) -> None:
@@ -298,12 +303,20 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 - a refusal, or a bug
                 call.reply(error)
                 return
-        if callee.many is not None:
-            self._collect(callee.many, call, request)
+        many, client, last = callee.many, call.client, self._last
+        if many is None:
+            if client in last:
+                self._begin_collected()
+            self._run(call, request)
             return
-        if call.client in self._last:
-            self._begin_collected()
-        self._run(call, request)
+        index = self._newest.get(callee.operation, -1)
+        if index < last.get(client, 0):
+            index = self._newest[callee.operation] = len(self._collected)
+            if index == 0:
+                asyncio.get_running_loop().call_soon(self._begin_collected)
+            self._collected.append((many, []))
+        last[client] = index
+        self._collected[index][1].append(request)
 
     def _watch(self, call: Call, head: Request) -> None:
         call.is_watched = True
@@ -325,19 +338,6 @@ class Dispatcher:
             call.work = LightTask(work, call.reply, call.fail, REFUSALS)
             call.work.wait_for(awaited)
 
-    # Batches.
-
-    def _collect(self, many: ManyHandler, call: Call, request: Request) -> None:
-        client, operation = call.client, call.callee.operation
-        index = self._newest.get(operation, -1)
-        if index < self._last.get(client, 0):
-            index = self._newest[operation] = len(self._collected)
-            if index == 0:
-                asyncio.get_running_loop().call_soon(self._begin_collected)
-            self._collected.append((many, []))
-        self._last[client] = index
-        self._collected[index][1].append(request)
-
     def _begin_collected(self) -> None:
         collected, self._collected = self._collected, []
         self._newest.clear()
@@ -347,18 +347,11 @@ class Dispatcher:
 
     # From a call.
 
-    def counted(self, call: Call, reply: Reply | Exception) -> Reply:
-        """Count what a call has ended with; returns the reply for its client."""
-        operation = call.callee.operation
-        if isinstance(reply, TuffError):
-            reply = problem_reply(reply)
-        elif isinstance(reply, Exception):
-            reply = self._bug(operation, reply)
-        self._metrics.observe_request(operation, reply.status, self.elapsed_s() - call.began_s)
-        return reply
-
-    def _bug(self, operation: str, error: Exception) -> Reply:
-        # The reply names the log line.
+    def problem(self, operation: str, error: Exception) -> Reply:
+        """The reply to a call of this operation that ended with an error. A bug is logged, and the
+        reply names the log line."""
+        if isinstance(error, TuffError):
+            return problem_reply(error)
         bug = next(self._bugs)
         extra = event("bug", number=bug, operation=operation)
         log.error("bug %d in %s", bug, operation, exc_info=error, extra=extra)

@@ -318,9 +318,8 @@ class HttpConnection(asyncio.Protocol):
             return
         if callee.stream is not None:
             callee = callee._replace(handler=partial(self._stream, callee.stream, parsed))
-        call = Call(dispatcher, self, 0, callee)
         try:
-            dispatcher.admit(call)
+            call = Call(dispatcher, self, 0, callee)
         except TuffError as error:
             self.answered(None, dispatcher.refuse(callee.operation, error))
             return

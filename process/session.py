@@ -280,8 +280,6 @@ class Session(asyncio.Protocol):
             if callee.ends_with_connection or len(under_way) >= CALLS_MAX:
                 self._require_room(callee)
             call = Call(dispatcher, self, call_id, callee, size)
-            request = _request(said, call, self.head)
-            dispatcher.admit(call)
         except TuffError as error:
             name = UNMATCHED if callee is None else callee.operation
             self._reply(call_id, dispatcher.refuse(name, error))
@@ -289,7 +287,12 @@ class Session(asyncio.Protocol):
         under_way[call_id] = call
         self._under_way_bytes += size
         self._polls_count += callee.ends_with_connection
-        dispatcher.begin(call, request)
+        try:
+            request = _request(said, call, self.head)
+        except TuffError as error:
+            call.reply(error)
+        else:
+            dispatcher.begin(call, request)
 
     def answered(self, call: Call, reply: Reply) -> None:
         """Send the reply to a call."""
@@ -420,11 +423,11 @@ def _request(said: list[object], call: Call, head: Request) -> Request:
         require_reply_type(accept)
     if not isinstance(body, bytes):
         members = {} if body is None else body
-        return Request(
-            parameters, pairs, None, accept, b"", False, False,  # noqa: FBT003 - takes half the time
-            head.authorization, head.certificate, head.address, None, None, members, call.size,
-            call,
-        )  # fmt: skip
+        # A Request, without the call of Python's own that makes it from arguments.
+        return tuple.__new__(Request, (
+            parameters, pairs, None, accept, b"", False, False, head.authorization,
+            head.certificate, head.address, None, None, members, call.size, call, None,
+        ))  # fmt: skip
     content_type = media_type(content_type, what="the body")
     if content_type is None:
         content_type = MediaType.AVRO.value

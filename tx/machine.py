@@ -210,6 +210,8 @@ class Machine:
 
     def take_effects(self) -> Effects:
         """What is to be done now. Call it after each event."""
+        if self._at:
+            self._records.sync_soon(self._at_last)
         effects = self._effects
         self._ended_rows.begun = []
         self._effects = Effects(rollbacks=self._ended_rows.begun)
@@ -378,6 +380,7 @@ class Machine:
                 yield self._start_now(request)
             except TuffError as error:
                 yield error
+        self._pointers.renew_if_due()
 
     def _start_now(self, request: StartRequest) -> OpenTransaction | None:
         """Start a transaction that reads what has durably ended, or find the one in progress that
@@ -398,16 +401,17 @@ class Machine:
                 raise StartWithdrawnError(sentence)
             if (opened := state.of_request(request.request_id)) is not None:
                 return opened
-        self.require_room(request.caller)
+        self._require_room(state, request.caller)
         pointer = self._pointers.take(now_ms=now_ms)
         if pointer is None:
             return None
-        return self.record_start(
+        return self._record_start(
+            state,
             Started(
                 now_ms, pointer, request.type, lives_ms, now_ms + lives_ms, request.client,
                 state.seen, lease, caller_principal(request.caller), request.request_id,
                 request.is_messages_only,
-            )
+            ),
         )  # fmt: skip
 
     def require_valid(self, request: StartRequest) -> None:
@@ -420,21 +424,27 @@ class Machine:
             OverloadedError: too many are in progress, or too much waits for the disk.
             QuotaExceededError: the caller has too many open.
         """
-        state = self._records.state
+        self._require_room(self._records.state, caller)
+
+    def _require_room(self, state: TransactionState, caller: Any) -> None:
         if caller is not None:
             require_quota(caller, state.principals)
         self._records.require_room()
         if len(state.open) >= OPEN_COUNT_MAX:
             raise OverloadedError(f"{OPEN_COUNT_MAX} transactions are in progress; end some first")
 
-    def record_start(self, edit: Started | EpochBegun) -> OpenTransaction:
-        """Record a start; the transaction that it opens."""
+    def record_start(self, edit: EpochBegun) -> OpenTransaction:
+        """Record the start of an epoch; the transaction that it opens."""
+        opened = self._record_start(self._records.state, edit)
+        self._pointers.renew_if_due()
+        return opened
+
+    def _record_start(self, state: TransactionState, edit: Started | EpochBegun) -> OpenTransaction:
         self._counters.starts += 1
         self._records.record(edit)
-        opened = self._records.state.open[edit.pointer]
+        opened = state.open[edit.pointer]
         if edit.lease_ms is not None:
             self._timeouts.begin_lease(opened)
-        self._pointers.renew_if_due()
         return opened
 
     def withdraw(self, request_id: str) -> OpenTransaction | None:
@@ -450,8 +460,9 @@ class Machine:
         opened = self._start_now(call.request)
         if opened is None:
             self._pointers.wait((self._run, call))
-        else:
-            self._answer(call, opened)
+            return
+        self._pointers.renew_if_due()
+        self._answer(call, opened)
 
     # Whole transactions.
 
@@ -470,6 +481,7 @@ class Machine:
         if opened is None:
             self._pointers.wait((self._run, call))
             return
+        self._pointers.renew_if_due()
         if request_id is not None:
             self._runs[request_id] = []
         pointer = opened.transaction_id
@@ -876,9 +888,7 @@ class Machine:
         self, lsn: int, call: Call, result: object, then: Callable[[Any], None] | None
     ) -> None:
         self._at.append((lsn, call, result, then))
-        if lsn > self._at_last:
-            self._at_last = lsn
-            self._records.sync_soon(lsn)
+        self._at_last = max(lsn, self._at_last)  # `take_effects` lets it be synced
 
     def _refuse(self, call: Call, refused: Refusal | None) -> None:
         assert refused is not None, "it was refused"

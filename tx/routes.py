@@ -1,6 +1,6 @@
 """The HTTP routes of transactions and sinks, and the JSON of their replies (protocol §5)."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from sys import float_info
 from typing import NamedTuple
@@ -62,6 +62,7 @@ _RUN_MEMBERS = frozenset({"publish", "client", "requestId"})
 _START_MEMBERS = frozenset(
     {"type", "timeout", "client", "lists", "lease", "requestId", "messagesOnly"}
 )
+_EPOCH_MEMBERS = frozenset({"runId", "lease", "client"})
 _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 
 
@@ -125,7 +126,8 @@ class _TransactionRoutes:
         asked: list[tuple[Request, _Start]] = []
         for request in requests:
             try:
-                asked.append((request, self._start_of(request)))
+                body = members_of(request, members=_START_MEMBERS, what=_START)
+                asked.append((request, _start_of(body, request.caller)))
             except TuffError as error:
                 request.reply(error)
         waiting = []
@@ -146,10 +148,6 @@ class _TransactionRoutes:
         else:
             request.reply(_error(result))
 
-    def _start_of(self, request: Request) -> "_Start":
-        body = _members_of(request, _START_MEMBERS, what=_START)
-        return _start_of(body, request.caller)
-
     def commit(self, requests: Sequence[Request]) -> None:
         """Commit transactions."""
         self._take(requests, self._commit_of)
@@ -169,7 +167,7 @@ class _TransactionRoutes:
         self._runner.take(calls)
 
     def _run_of(self, request: Request) -> Run:
-        body = _members_of(request, _RUN_MEMBERS, what="a run")
+        body = members_of(request, members=_RUN_MEMBERS, what="a run")
         entries, caller = _entries(body), request.caller
         start = StartRequest(client=client_of(body), is_messages_only=True, caller=caller)
         answer = partial(self._answer_commit, request, None)
@@ -179,11 +177,11 @@ class _TransactionRoutes:
         return run
 
     def _commit_of(self, request: Request) -> Commit:
-        body = _members_of(request, _COMMIT_MEMBERS, what="a commit")
+        body = members_of(request, members=_COMMIT_MEMBERS, what="a commit")
         start = _start_behind(body, request.caller) if "then" in body else None
         if start is not None:
             self._manager.machine.require_valid(start.request)
-        is_read_only = _flag(body, "readOnly", default=False)
+        is_read_only = "readOnly" in body and flag_from_json(body["readOnly"], what="readOnly")
         changes = _changes(body)
         return Commit(
             partial(self._answer_commit, request, start),
@@ -221,7 +219,7 @@ class _TransactionRoutes:
         request.reply(value_reply(request, body))
 
     async def withdraw(self, request: Request) -> Reply:
-        body = _members_of(request, {"requestId"}, what="the withdrawal of a start")
+        body = members_of(request, members={"requestId"}, what="the withdrawal of a start")
         request_id = _request_id(body, request.caller)
         if request_id is None:
             raise BadRequestError("a withdrawal names the requestId of the start")
@@ -230,12 +228,12 @@ class _TransactionRoutes:
         return value_reply(request, {"transactionId": pointer})
 
     async def join(self, request: Request) -> Reply:
-        _members_of(request, (), what="a join")
+        members_of(request, members=(), what="a join")
         opened = await self._runner.join(self._own(request))
         return value_reply(request, {"state": opened.state})
 
     async def renew(self, request: Request) -> Reply:
-        _members_of(request, (), what="a renewal")
+        members_of(request, members=(), what="a renewal")
         opened = await self._runner.renew(self._own(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         return value_reply(
@@ -243,12 +241,12 @@ class _TransactionRoutes:
         )
 
     async def can_commit(self, request: Request) -> Reply:
-        body = _members_of(request, {"changes"}, what="a can-commit")
+        body = members_of(request, members={"changes"}, what="a can-commit")
         await self._runner.can_commit(self._own(request), _changes(body) or ())
         return value_reply(request, {"state": "committing"})
 
     async def prepare(self, request: Request) -> Reply:
-        body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
+        body = members_of(request, members={"changes", "publish", "database"}, what="a prepare")
         opened = await self._runner.prepare(
             self._own(request),
             database=_database(body.get("database")),
@@ -258,7 +256,7 @@ class _TransactionRoutes:
         return value_reply(request, _prepared_reply(opened))
 
     async def resolve(self, request: Request) -> Reply:
-        body = _members_of(request, {"outcome"}, what="a resolve")
+        body = members_of(request, members={"outcome"}, what="a resolve")
         pointer = self._own(request)
         match body.get("outcome"):
             case "commit":
@@ -271,17 +269,17 @@ class _TransactionRoutes:
                 raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
 
     async def abort(self, request: Request) -> Reply:
-        _members_of(request, (), what="an abort")
+        members_of(request, members=(), what="an abort")
         outcome = await self._runner.abort(self._own_or_invalid(request))
         return value_reply(request, {"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
-        _members_of(request, (), what="an invalidation")
+        members_of(request, members=(), what="an invalidation")
         outcome = await self._runner.invalidate(self._own(request))
         return value_reply(request, {"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
-        _members_of(request, (), what="a checkpoint")
+        members_of(request, members=(), what="a checkpoint")
         opened = await self._runner.checkpoint(self._own(request))
         return value_reply(request, self._object(request, opened, lists=True))
 
@@ -314,7 +312,9 @@ class _TransactionRoutes:
     def _object(
         self, request: Request, opened: OpenTransaction, *, lists: bool
     ) -> dict[str, object]:
-        ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
+        ends_at_ms = None
+        if opened.lease_ms is not None:
+            ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         in_json = request.members is None
         body = _transaction_object(opened, lists=lists and in_json, lease_ends_at_ms=ends_at_ms)
         if lists and not in_json:
@@ -356,7 +356,7 @@ class _ServiceRoutes:
         return json_reply(_invalids_object(await self._manager.invalid_list.shown()))
 
     async def truncate(self, request: Request) -> Reply:
-        body = _members_of(request, {"ids", "before"}, what="a truncation")
+        body = members_of(request, members={"ids", "before"}, what="a truncation")
         if len(body) != 1:
             raise BadRequestError("a truncation names either ids or before")
         if "ids" in body:
@@ -371,7 +371,7 @@ class _ServiceRoutes:
         return json_reply(answer)
 
     async def take_snapshot(self, request: Request) -> Reply:
-        _members_of(request, (), what="a snapshot")
+        members_of(request, members=(), what="a snapshot")
         name, size = await self._manager.take_snapshot()
         return json_reply({"file": name, "bytes": size})
 
@@ -380,12 +380,12 @@ class _ServiceRoutes:
         return json_reply(_state_object(await self._manager.durable.durable_image()))
 
     async def stop(self, request: Request) -> Reply:
-        _members_of(request, (), what="a stop")
+        members_of(request, members=(), what="a stop")
         await self._manager.stop_service()
         return json_reply({"state": ServiceState.STOPPED.value})
 
     async def start(self, request: Request) -> Reply:
-        _members_of(request, (), what="a start")
+        members_of(request, members=(), what="a start")
         await self._manager.start_service()
         return json_reply({"state": ServiceState.RUNNING.value})
 
@@ -422,10 +422,11 @@ def _start_of(body: Mapping[str, object], caller: Caller | None) -> _Start:
         client=client_of(body),
         lease_s=_seconds_of(body, "lease"),
         request_id=_request_id(body, caller),
-        is_messages_only=_flag(body, "messagesOnly", default=False),
+        is_messages_only="messagesOnly" in body
+        and flag_from_json(body["messagesOnly"], what="messagesOnly"),
         caller=caller,
     )
-    return _Start(request, _flag(body, "lists", default=True))
+    return _Start(request, "lists" not in body or flag_from_json(body["lists"], what="lists"))
 
 
 def _start_behind(commit: Mapping[str, object], caller: Caller | None) -> _Start | None:
@@ -435,10 +436,6 @@ def _start_behind(commit: Mapping[str, object], caller: Caller | None) -> _Start
     then = check_object(commit["then"], members={"start"}, what="then")
     start = check_object(then.get("start"), members=_START_MEMBERS, what=_START)
     return _start_of(start, caller)
-
-
-def _flag(body: Mapping[str, object], name: str, *, default: bool) -> bool:
-    return flag_from_json(body[name], what=name) if name in body else default
 
 
 def _changes(body: Mapping[str, object]) -> frozenset[bytes] | None:
@@ -463,7 +460,9 @@ class _SinkRoutes:
         self._manager = manager
 
     async def begin(self, request: Request) -> Reply:
-        body = _members_of(request, {"runId", "lease", "client"}, what="the begin of an epoch")
+        body = members_of(
+            request, members={"runId", "lease", "client"}, what="the begin of an epoch"
+        )
         run_id = text_from_json(body.get("runId"), "runId")
         asked = EpochRequest(sink=request.parameters["sink"], epoch=_epoch(request), run_id=run_id)
         sink, opened = await self._manager.sinks.begin(
@@ -490,7 +489,7 @@ class _SinkRoutes:
         return json_reply({"sinks": [_sink_object(*each) for each in found]})
 
     async def forget(self, request: Request) -> Reply:
-        _members_of(request, (), what="the forgetting of a sink")
+        members_of(request, members=(), what="the forgetting of a sink")
         await self._manager.sinks.forget(request.parameters["sink"])
         return EMPTY_REPLY
 
@@ -502,12 +501,6 @@ def _epoch(request: Request) -> int:
             f"an epoch is a whole number from 0 to {EPOCH_MAX}, not {shown(text)}"
         )
     return int(text)
-
-
-def _members_of(request: Request, members: Collection[str], *, what: str) -> Mapping[str, object]:
-    if request.query:
-        read_query(request.query, parameters=())
-    return members_of(request, members=members, what=what)
 
 
 def _seconds_of(body: Mapping[str, object], name: str) -> float | None:

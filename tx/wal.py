@@ -164,7 +164,7 @@ class WriteAheadLog:
     @property
     def pending_count(self) -> int:
         """Edits that wait to be written."""
-        return self._writer.pending_count
+        return self._last_lsn - self._taken_lsn
 
     def append(self, edit: Edit) -> int:
         """Queue the edit; its LSN. Raises: TransactionsUnavailableError: the log failed."""

@@ -111,7 +111,8 @@ class UnderWay:
             activity.recalls.remove(recall)
         if activity.write_count == 0:
             activity.is_awaited = False
-            self.resume(transaction_id)
+            if activity.end is None or activity.parked:
+                self.resume(transaction_id)
 
     def has_writes(self, transaction_id: int) -> bool:
         """Whether a write that passed is still under way."""
@@ -154,7 +155,10 @@ class UnderWay:
         for change in activity.claim or ():
             del self._claimed_by[change]
         activity.claim = activity.end = None
-        self.resume(transaction_id)
+        if activity.write_count or activity.parked:
+            self.resume(transaction_id)
+        else:
+            del self._of[transaction_id]
 
     def begin_commit(self, transaction_id: int, call: object, changes: frozenset[bytes]) -> None:
         """This call ends the transaction, and begins to write its rows: from now on no other write

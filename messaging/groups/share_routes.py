@@ -99,7 +99,7 @@ class _Routes:
 
     async def lease(self, request: Request) -> Reply:
         topic, name = topic_of(request, parameters={"wait"}), _name(request)
-        body = members_of(request, members=_LEASE_MEMBERS, what="a lease request")
+        body = members_of(request, members=_LEASE_MEMBERS, what="a lease request", has_query=True)
         bytes_max = body.get("maxBytes")
         asked = LeaseRequest(
             count=_number(body.get("count", COUNT_DEFAULT), COUNT_MAX, what="count"),

@@ -162,7 +162,7 @@ def routes(waits: PartitionWaits) -> list[Route]:
     async def wait(request: Request) -> Reply:
         topic = topic_of(request, parameters=_PARAMETERS)
         query = dict(request.query)
-        body = members_of(request, members=("after",), what="the wait")
+        body = members_of(request, members=("after",), what="the wait", has_query=True)
         added = boolean(query.get("added", "false"), what="added")
         poll = _poll(query, tags_in(query))
         found = await waits.readable(topic, _after(body.get("after")), poll, added=added)
@@ -197,7 +197,7 @@ def routes(waits: PartitionWaits) -> list[Route]:
 
 def topics_in(request: Request) -> Mapping[str, object]:
     """What the wait for several topics names, by their names. Raises: BadRequestError."""
-    body = members_of(request, members=("topics",), what="the wait")
+    body = members_of(request, members=("topics",), what="the wait", has_query=True)
     found = body.get("topics")
     if not isinstance(found, dict) or not found:
         raise BadRequestError(

@@ -43,8 +43,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a request that was answered stays admitted",
         "process/dispatch.py",
-        "            self._dispatcher.admission.leave()\n",
-        "            pass\n",
+        "            admission.under_way -= 1\n",
+        "",
         (
             f"{_JOINT}::test_a_commit_that_is_refused_fails_by_itself",
             f"{_MANY}::test_a_reply_to_a_client_that_has_disconnected_is_dropped",

@@ -104,8 +104,8 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "what waited for a refused commit does not continue",
         "tx/writes_and_claims.py",
-        "        activity.claim = activity.end = None\n        self.resume(transaction_id)\n",
-        "        activity.claim = activity.end = None\n",
+        "        if activity.write_count or activity.parked:\n",
+        "        if activity.write_count:\n",
         (
             "tests/tx/test_writes_and_claims.py::test_what_is_parked_goes_on_in_its_order_when_the_end_is_over",
         ),

@@ -259,7 +259,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a batch takes a call before an earlier one of its connection",
         "process/dispatch.py",
-        "        if index < self._last.get(client, 0):\n",
+        "        if index < last.get(client, 0):\n",
         "        if index < 0:\n",
         ("tests/process/test_dispatch.py::test_the_calls_of_a_connection_keep_their_order",),
     ),

@@ -50,7 +50,6 @@ class World:
     def begin(self, callee: Callee, client: Client, call_id: int, name: str) -> None:
         call = Call(self.dispatcher, client, call_id, callee)
         request = Request({}, (), None, None, name.encode(), call=call)
-        self.dispatcher.admit(call)
         self.dispatcher.begin(call, request)
 
 

@@ -335,9 +335,9 @@ class World:
         """Keep what the machine asks for."""
         for error in self.broken:
             raise error
+        effects = self.machine.take_effects()
         waited_for = max([lsn for lsn, *_ in self.machine._at], default=0)
         assert waited_for <= max(self.log.wanted_lsn, self.log.durable_lsn), "nothing syncs it"
-        effects = self.machine.take_effects()
         if effects.rows:
             self.batches.append(Batch(effects.rows, self.log.recovery_count))
         self.checks += effects.checks

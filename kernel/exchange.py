@@ -185,7 +185,8 @@ def value_reply(request: Request, value: object, *, status: int = 200) -> Reply:
     """The reply to a request that HTTP or a session has brought. A session packs the value."""
     if request.members is None:
         return json_reply(value, status=status)
-    return Reply(status, value=value)
+    # As `Request.of_caller` does, since one is made for each call of a session.
+    return tuple.__new__(Reply, (status, None, b"", (), value))
 
 
 def problem_reply(error: TuffError) -> Reply:

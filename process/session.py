@@ -296,7 +296,9 @@ class Session(asyncio.Protocol):
 
     def answered(self, call: Call, reply: Reply) -> None:
         """Send the reply to a call."""
-        self._remove(call)
+        del self._under_way[call.id]
+        self._under_way_bytes -= call.size
+        self._polls_count -= call.callee.ends_with_connection
         self._reply(call.id, reply)
         if reply.status == _UNAUTHENTICATED and not self._is_ended:
             error = self._sessions.refusal(self.head)
@@ -320,27 +322,26 @@ class Session(asyncio.Protocol):
             case [_, int(call_id)]:
                 call = self._under_way.get(call_id)
                 if call is not None and call.callee.ends_with_connection:
-                    self._remove(call)
-                    call.give_up()
+                    self._give_up(call)
             case _:
                 raise BadRequestError(f"a cancellation names a call, not {shown(elements[1:])}")
-
-    def _remove(self, call: Call) -> None:
-        del self._under_way[call.id]
-        self._under_way_bytes -= call.size
-        self._polls_count -= call.callee.ends_with_connection
 
     def _give_up_polls(self) -> None:
         for call in list(self._under_way.values()):
             if call.callee.ends_with_connection:
-                self._remove(call)
-                call.give_up()
+                self._give_up(call)
+
+    def _give_up(self, poll: Call) -> None:
+        del self._under_way[poll.id]
+        self._under_way_bytes -= poll.size
+        self._polls_count -= 1
+        poll.give_up()
 
     # Replies.
 
     def _reply(self, call_id: int, reply: Reply) -> None:
         status, content_type, body, headers, value = reply
-        fields = dict(headers)
+        fields = dict(headers) if headers else {}
         if value is None and body:
             if content_type in _IN_JSON:
                 value = orjson.loads(body)

@@ -78,7 +78,7 @@ class Commit(Call):
         request_id: str | None = None,
         database: str | None = None,
     ) -> None:
-        super().__init__(answer, pointer)
+        Call.__init__(self, answer, pointer)
         self.changes = changes
         self.entries = entries
         self.is_read_only = is_read_only

@@ -585,13 +585,17 @@ class Machine:
         """Commit, or prepare."""
         state = self._records.state
         found = state.find(call.pointer)
-        if self._waits_to_end(call, found.transaction_id) or self._is_repeated(call, found):
+        is_open = isinstance(found, OpenTransaction) and found.prepared is None
+        if self._waits_to_end(call, found.transaction_id) or (
+            not is_open and self._is_repeated(call, found)
+        ):
             return
         opened = self._unrefused(call, found)
         if opened is None:
             return
-        self._check_commit(call, opened)
-        if loses_changes(opened, names_changes=call.changes is not None):
+        if call.database is not None or call.is_read_only:
+            self._check_commit(call, opened)
+        if opened.survived_crash and loses_changes(opened, names_changes=call.changes is not None):
             self._refuse_overdue(call, opened, InvalidReason.LOST_IN_CRASH)
             return
         decision = decide_commit(state, self._under_way, opened, call, settings=self._settings)
@@ -888,7 +892,8 @@ class Machine:
         self, lsn: int, call: Call, result: object, then: Callable[[Any], None] | None
     ) -> None:
         self._at.append((lsn, call, result, then))
-        self._at_last = max(lsn, self._at_last)  # `take_effects` lets it be synced
+        if lsn > self._at_last:
+            self._at_last = lsn  # `take_effects` lets it be synced
 
     def _refuse(self, call: Call, refused: Refusal | None) -> None:
         assert refused is not None, "it was refused"

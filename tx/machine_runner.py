@@ -5,6 +5,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from kernel.event_loop import FutureTask, SharedTimeout, Spawn
@@ -38,6 +39,7 @@ from tx.settings import TransactionSettings
 
 log = logging.getLogger(__name__)
 
+_IS_ANSWERED = attrgetter("is_answered")
 EXPIRED_SHOWN_MAX = 5  # transactions that one line names
 
 
@@ -358,7 +360,7 @@ class _Together:
     def done(self) -> bool:
         # The last one is looked at first: it is answered with the others, or after them.
         calls = self._calls
-        return not calls or (calls[-1].is_answered and all(call.is_answered for call in calls))
+        return not calls or (calls[-1].is_answered and all(map(_IS_ANSWERED, calls)))
 
     def set_exception(self, error: Exception) -> None:
         for call in self._calls:

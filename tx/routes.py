@@ -602,7 +602,7 @@ def _committed_object(published: Sequence[RollbackDetail]) -> dict[str, object]:
     """The reply to a commit and to every repetition of it."""
     return {
         "state": EndedState.COMMITTED,
-        "published": [rollback_detail_to_json(detail) for detail in published],
+        "published": list(map(rollback_detail_to_json, published)),
     }
 
 

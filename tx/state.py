@@ -305,7 +305,8 @@ class TransactionState:
             self.sinks.begin(self.lsn, edit)
         if is_short:
             self._seen_by_short[edit.pointer] = edit.seen
-        self._hand_out(edit.pointer, is_short=is_short)
+        self.last_pointer = edit.pointer
+        self.view = self.view.with_started(edit.pointer, is_short=is_short)
 
     def _checkpoint(self, edit: Checkpointed) -> None:
         opened = self.open[edit.transaction_id]
@@ -313,11 +314,8 @@ class TransactionState:
         self.open[edit.transaction_id] = replace(opened, transaction=transaction)
         self._id_by_pointer[edit.pointer] = edit.transaction_id
         # As in Tephra, a checkpoint pointer counts as short, also of a long transaction.
-        self._hand_out(edit.pointer, is_short=True)
-
-    def _hand_out(self, pointer: int, *, is_short: bool) -> None:
-        self.last_pointer = pointer
-        self.view = self.view.with_started(pointer, is_short=is_short)
+        self.last_pointer = edit.pointer
+        self.view = self.view.with_started(edit.pointer, is_short=True)
 
     def _note(self, edit: Committing | Refused | Prepared | StoreJoined | InDoubt) -> None:
         opened = self.open[edit.transaction_id]

@@ -77,6 +77,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 
+_POINTER = attrgetter("pointer")
 RUN_COUNT_MAX = 256  # rows of commits that are put together; see RUN_BYTES_MAX
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
@@ -549,7 +550,7 @@ class Publisher:
             built(details)
             return details
 
-        size_bytes = sum(_size(entry) for commit in commits for entry in commit)
+        size_bytes = sum(map(_size, chain.from_iterable(commits)))
         return await self._committer.submit(
             Write(put, size_bytes=size_bytes, requests_count=len(commits))
         )
@@ -638,7 +639,7 @@ class Publisher:
             put = self._put_run(log, entries[:middle], batch)
             return put + self._put_run(log, entries[middle:], batch)
         topic, prefix = log.topic, log.topic.prefix(log.generation)
-        pointers = [_pointer_of(entry) for entry in entries]
+        pointers = list(map(_POINTER, entries))
         first, _ = batch.next_offsets(len(payloads))
         keys = message_keys(prefix, first, len(payloads))
         if len(payloads) == len(entries):

@@ -191,7 +191,7 @@ class TransactionRows:
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
         found = self._state.index.topics(transaction_pointers)
-        return sorted({self._home_name(topic) for topic in found}) if found else []
+        return sorted(set(map(self._home_name, found))) if found else []
 
     def is_carried(self, pointer: int) -> bool:
         """Whether a message row or a stored payload of this pointer may exist."""

@@ -21,18 +21,11 @@ from kernel.exchange import (
     Request,
     Route,
     read_query,
-    require_reply_type,
 )
 from process.connections import Connections
 from process.dispatch import UNMATCHED, Call, Callee, Dispatcher, callee_of
 from process.http_connection import KEEP_ALIVE_S, UPLOAD_QUIET_S_MAX
-from process.session_calls import (
-    FRAME_OVERHEAD_BYTES,
-    call_of,
-    media_type,
-    path_parameters,
-    query_pairs,
-)
+from process.session_calls import FRAME_OVERHEAD_BYTES, call_of, request_of
 from process.slow_readers import CHECK_INTERVAL_S, SlowReader
 from tuff.protocol import operations
 from tuff.protocol.errors import (
@@ -43,7 +36,7 @@ from tuff.protocol.errors import (
     UpgradeRequiredError,
 )
 from tuff.protocol.json_bodies import shown
-from tuff.protocol.media_types import JSON_REPLY_TYPE, MediaType
+from tuff.protocol.media_types import JSON_REPLY_TYPE
 from tuff.protocol.operations import BY_NUMBER
 from tuff.protocol.session_frames import PROTOCOL, FrameReader, Kind, frame
 from tuff.version import __version__
@@ -288,7 +281,7 @@ class Session(asyncio.Protocol):
         self._under_way_bytes += size
         self._polls_count += callee.ends_with_connection
         try:
-            request = _request(said, call, self.head)
+            request = request_of(said, call, self.head)
         except TuffError as error:
             call.reply(error)
         else:
@@ -412,27 +405,3 @@ class Session(asyncio.Protocol):
         elif not self._under_way and quiet_s >= KEEP_ALIVE_S:
             self.end_with_reply()
             self.close()
-
-
-def _request(said: list[object], call: Call, head: Request) -> Request:
-    """The request of a call that said this. Raises: BadRequestError, NotAcceptableError."""
-    _, values, query, body, content_type, accept = said
-    parameters = path_parameters(values, call.callee.names)
-    pairs = query_pairs(query) if query else ()
-    if accept is not None:
-        accept = media_type(accept, what="the reply")
-        require_reply_type(accept)
-    if not isinstance(body, bytes):
-        members = {} if body is None else body
-        # A Request, without the call of Python's own that makes it from arguments.
-        return tuple.__new__(Request, (
-            parameters, pairs, None, accept, b"", False, False, head.authorization,
-            head.certificate, head.address, None, None, members, call.size, call, None,
-        ))  # fmt: skip
-    content_type = media_type(content_type, what="the body")
-    if content_type is None:
-        content_type = MediaType.AVRO.value
-    return Request(
-        parameters, pairs, content_type, accept, body, authorization=head.authorization,
-        certificate=head.certificate, address=head.address, call=call,
-    )  # fmt: skip

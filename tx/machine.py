@@ -85,7 +85,7 @@ from tx.outcomes import (
     not_prepared_error,
     prepared_error,
 )
-from tx.principals import caller_principal, require_quota
+from tx.principals import require_quota
 from tx.settings import OPEN_COUNT_MAX, WITHDRAWN_COUNT_MAX, TransactionSettings
 from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
@@ -222,8 +222,12 @@ class Machine:
     def take(self, calls: Iterable[Call]) -> None:
         """Decide these calls, which arrived together."""
         self._turn_ms = self._now_ms()
+        steps = self._steps
         for call in calls:
-            self._run(call)
+            try:
+                steps[type(call)](call)
+            except Exception as error:  # noqa: BLE001 - also of a bug: the others go on
+                self._fail(call, error)
 
     def go_on(self) -> None:
         """Decide again what was parked and can go on."""
@@ -375,6 +379,7 @@ class Machine:
         """Start transactions that were asked for together: each with its refusal, or None if no
         pointer is left, and a call has to wait."""
         self._turn_ms = self._now_ms()
+        self._records.require_room()
         for request in requests:
             try:
                 yield self._start_now(request)
@@ -401,7 +406,11 @@ class Machine:
                 raise StartWithdrawnError(sentence)
             if (opened := state.of_request(request.request_id)) is not None:
                 return opened
-        self._require_room(state, request.caller)
+        caller = request.caller
+        if caller is not None:
+            require_quota(caller, state.principals)
+        if len(state.open) >= OPEN_COUNT_MAX:
+            raise _too_many_open()
         pointer = self._pointers.take(now_ms=now_ms)
         if pointer is None:
             return None
@@ -409,7 +418,7 @@ class Machine:
             state,
             Started(
                 now_ms, pointer, request.type, lives_ms, now_ms + lives_ms, request.client,
-                state.seen, lease, caller_principal(request.caller), request.request_id,
+                state.seen, lease, None if caller is None else caller.principal, request.request_id,
                 request.is_messages_only,
             ),
         )  # fmt: skip
@@ -424,14 +433,12 @@ class Machine:
             OverloadedError: too many are in progress, or too much waits for the disk.
             QuotaExceededError: the caller has too many open.
         """
-        self._require_room(self._records.state, caller)
-
-    def _require_room(self, state: TransactionState, caller: Any) -> None:
+        state = self._records.state
         if caller is not None:
             require_quota(caller, state.principals)
         self._records.require_room()
         if len(state.open) >= OPEN_COUNT_MAX:
-            raise OverloadedError(f"{OPEN_COUNT_MAX} transactions are in progress; end some first")
+            raise _too_many_open()
 
     def record_start(self, edit: EpochBegun) -> OpenTransaction:
         """Record the start of an epoch; the transaction that it opens."""
@@ -457,6 +464,7 @@ class Machine:
         return opened
 
     def _start(self, call: Start) -> None:
+        self._records.require_room()
         opened = self._start_now(call.request)
         if opened is None:
             self._pointers.wait((self._run, call))
@@ -477,6 +485,7 @@ class Machine:
             if (waiting := self._runs.get(request_id)) is not None:
                 waiting.append(call)
                 return
+        self._records.require_room()
         opened = self._start_now(call.start)
         if opened is None:
             self._pointers.wait((self._run, call))
@@ -945,6 +954,10 @@ class Machine:
 
     def _has_rows(self, opened: OpenTransaction) -> bool:
         return any(map(self._rows.is_carried, opened.pointers))
+
+
+def _too_many_open() -> OverloadedError:
+    return OverloadedError(f"{OPEN_COUNT_MAX} transactions are in progress; end some first")
 
 
 def _to_nobody(_result: object) -> None:

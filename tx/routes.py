@@ -418,10 +418,10 @@ def _start_of(body: Mapping[str, object], caller: Caller | None) -> _Start:
         type=TransactionType.SHORT
         if kind is None
         else choice_from_json(TransactionType, kind, what="type"),
-        timeout_s=_seconds_of(body, "timeout"),
-        client=client_of(body),
-        lease_s=_seconds_of(body, "lease"),
-        request_id=_request_id(body, caller),
+        timeout_s=_seconds_of(body, "timeout") if "timeout" in body else None,
+        client=client_of(body) if "client" in body else UNKNOWN_CLIENT,
+        lease_s=_seconds_of(body, "lease") if "lease" in body else None,
+        request_id=_request_id(body, caller) if "requestId" in body else None,
         is_messages_only="messagesOnly" in body
         and flag_from_json(body["messagesOnly"], what="messagesOnly"),
         caller=caller,

@@ -15,10 +15,12 @@ from functools import cache
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
 
 from admin.inspect_tables import decoded
 from kernel import request_bodies
-from kernel.exchange import read_object
+from kernel.exchange import Request, read_object
 from messaging.engines.hbase import journal
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.leveldb_corruption import CorruptRange, corrupt_ranges_in
@@ -51,7 +53,7 @@ from messaging.model.row_format import (
 )
 from process.backup_format import unpack_rows
 from process.request_parser import read_target
-from process.session_calls import call_of, path_parameters, query_pairs
+from process.session_calls import call_of, request_of
 from tuff import read_calls, transaction_calls
 from tuff.flows_and_retries import Call
 from tuff.protocol import avro, json_bodies
@@ -339,14 +341,18 @@ def _json(read: Callable[[object], object]) -> Decode:
     return lambda data: read(parse_json(data))
 
 
+# What a request is made of, beside the call itself.
+_CALL: Any = SimpleNamespace(callee=SimpleNamespace(names=("ns", "t")), size=0)
+_HEAD = Request({}, (), None, None, b"")
+
+
 def _session(data: bytes) -> None:
     """The calls of a session, as the server reads them."""
     frames, error = FrameReader(frame_bytes_max=1 << 20).feed(data)
     for _, elements in frames:
         if elements[0] == Kind.CALL:
-            _, (_, parameters, query, *_) = call_of(elements)
-            path_parameters(parameters, ("ns", "t"))
-            query_pairs(query)
+            _, said = call_of(elements)
+            request_of(said, _CALL, _HEAD)
         elif elements[0] == Kind.GREETING:
             greeting_of(elements)
         elif elements[0] == Kind.REPLY:

@@ -133,8 +133,8 @@ BUGS = (
     planted(
         "snapshot-contains-edits-that-are-not-durable",
         "tx/machine.py",
-        "state.seen, lease, caller_principal",
-        "state.lsn, lease, caller_principal",
+        "state.seen, lease, None if",
+        "state.lsn, lease, None if",
     ),
     planted(
         "commit-cut-off-by-a-crash-stays-open",

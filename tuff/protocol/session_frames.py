@@ -123,9 +123,15 @@ class FrameReader:
                 self._needed = LENGTH_BYTES + size
                 break
             try:
-                frames.append((size, _read(data[first : first + size])))
-            except BadRequestError as error:
-                return frames, error
+                elements = _unpack(data[first : first + size])
+            # The library raises ValueError, and for a byte that no value begins with, its own.
+            except (ValueError, msgpack.UnpackException, RecursionError) as error:
+                # Two errors of it have no text: a byte that begins no value, and deep nesting.
+                reason = str(error) or type(error).__name__
+                return frames, BadRequestError(f"a frame is not MessagePack: {reason}")
+            if not isinstance(elements, list) or not elements or type(elements[0]) is not int:
+                return frames, _no_frame(elements)
+            frames.append((size, elements))
             start = first + size
         else:
             self._needed = LENGTH_BYTES
@@ -133,17 +139,8 @@ class FrameReader:
         return frames, None
 
 
-def _read(data: bytes) -> list[object]:
-    try:
-        value = _unpack(data)
-    # The library raises ValueError, and for a byte that no value begins with, errors of its own.
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        # Two errors of the library have no text: a byte that begins no value, and deep nesting.
-        reason = str(error) or type(error).__name__
-        raise BadRequestError(f"a frame is not MessagePack: {reason}") from None
-    if not isinstance(value, list) or not value or type(value[0]) is not int:
-        raise BadRequestError(f"a frame is an array that begins with its kind, not {shown(value)}")
-    return value
+def _no_frame(value: object) -> BadRequestError:
+    return BadRequestError(f"a frame is an array that begins with its kind, not {shown(value)}")
 
 
 def _too_large(size: int, most: int) -> RequestTooLargeError:

@@ -5,7 +5,6 @@ Ids are their 20 bytes here, whose order is that of the messages. A read begins 
 message has the id of all zeros, so a read from the beginning is one behind that id.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from tuff.protocol.attributes import TagFilter
 from tuff.protocol.ids import FIRST_ID, LAST_ID, MESSAGE_ID_SIZE, TIMESTAMP_LIMIT, MessageId, Offset
 from tuff.protocol.pointer_list import holds
 from tuff.protocol.transaction import Transaction
+from tuff.protocol.values import value
 
 BEGINNING = bytes(MESSAGE_ID_SIZE)  # an id before all messages
 PAST_ALL = b"\xff" * MESSAGE_ID_SIZE  # an id that no message is behind
@@ -30,7 +30,7 @@ class Undecided(Enum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Query:
     """What to read, as of one moment. Messages behind the id `after` may be delivered, up to the id
     `through`; `high_water_mark` is the last offset that readers may be shown; `live_from` the first

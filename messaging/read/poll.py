@@ -66,6 +66,7 @@ from tuff.protocol.media_types import Encoding, MediaType
 from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
+from tuff.protocol.values import value
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveRead, ArchiveReader
@@ -102,7 +103,7 @@ class PollResult:
         return self.messages.items()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Poll:
     """One read. `start`: a message id, a publish time in ms, or None for the oldest live message;
     `limit` None: as many as a reply holds; `transaction`: the snapshot to read in; `tx`: the
@@ -211,7 +212,11 @@ class Polls:
             self._store.require_up()
             # The snapshot first and the rows second: a row that became durable in between is newer
             # than the snapshot and blocks the reader, which otherwise would pass over it.
-            snapshot = await self._snapshot(poll)
+            snapshot = await (
+                snapshot_for(self._state, poll)
+                if poll.transaction is None
+                else self._checked(poll.transaction)
+            )
             query = self._query(topic, named, generation, poll, after, snapshot)
             if query.live_from < live_from:
                 # Messages that had expired are live again, by a longer time to live or a clock that
@@ -249,10 +254,9 @@ class Polls:
                 alarm_s = min(deadline_s, loop.time() + left_s)
             await self._wait(waiter, alarm_s, result)
 
-    async def _snapshot(self, poll: Poll) -> Transaction | None:
-        snapshot = poll.transaction
-        if snapshot is None:
-            return await snapshot_for(self._state, poll)
+    async def _checked(self, snapshot: Transaction) -> Transaction:
+        """The snapshot in a request, without the rows of its own transaction if that was rolled
+        back meanwhile."""
         own = {snapshot.transaction_id, snapshot.write_pointer, *snapshot.checkpoint_write_pointers}
         if not any(map(self._state.index.has_ranges, own)):
             return snapshot
@@ -290,7 +294,7 @@ class Polls:
         if result is None:
             result = await self._read_store(topic, query)
             if poll.transaction is not None and query.snapshot is poll.transaction:
-                again = await self._snapshot(poll)
+                again = await self._checked(poll.transaction)
                 if again is not query.snapshot:
                     return _nothing_read(query)
         if waiter.is_set():

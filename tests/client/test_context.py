@@ -367,6 +367,14 @@ def test_the_error_of_a_conflict_names_the_row_of_the_table(
     assert f"which committed or prepared row b'apple' of {table.name} after" in caught.value.detail
 
 
+def test_each_attempt_of_a_run_has_its_time_out(client: tuff.Client) -> None:
+    found = client.run(
+        lambda tx: client.transactions.get(tx.transaction.transaction_id), timeout=77
+    )
+
+    assert found.expires_at_ms - found.started_at_ms == 77_000
+
+
 def test_a_participant_that_the_block_does_not_name_is_told_how_to_join(
     client: tuff.Client, table: tuff.TransactionalTable
 ) -> None:

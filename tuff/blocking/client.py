@@ -647,21 +647,27 @@ class Client:
         self,
         function: Callable[[TransactionContext], T],
         *participants: TransactionAware,
+        timeout: Duration | None = None,
         attempts: int = 20,
     ) -> T:
         """Run `function(tx)` in a transaction, and again in a new one after each conflict.
 
             left = client.run(lambda tx: sell_one(stock, b"apple"), stock)
 
-        Returns its result. It runs up to `attempts` times, after waits that grow from 5 ms to half
-        a second, so what it does outside of the transaction must be repeatable.
+        Returns its result. `timeout`: seconds that each attempt has, as in `transaction`. It runs
+        up to `attempts` times, after waits that grow from 5 ms to half a second, so what it does
+        outside of the transaction must be repeatable.
 
         Raises:
             TransactionConflictError: the last attempt conflicted too.
             Exception: as `transaction`.
         """
+        timeout_s = maybe_seconds_of(timeout, what="timeout")
         flow = rerun(
-            lambda: self._open(participants), function, attempts=attempts, backoff=CONFLICT_BACKOFF
+            lambda: self._open(participants, timeout_s=timeout_s),
+            function,
+            attempts=attempts,
+            backoff=CONFLICT_BACKOFF,
         )
         result: T = self._driver.run(flow)
         return result

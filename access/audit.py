@@ -145,18 +145,26 @@ def changes(before: Principals, after: Principals) -> Iterator[str]:
         if old is None or new is None:
             yield f"principal {name} was {'added' if old is None else 'removed'}"
             continue
-        for what, was, now in (
-            ("tokens", _keys(before.by_token_hash, old), _keys(after.by_token_hash, new)),
-            ("certificates", _keys(before.by_certificate, old), _keys(after.by_certificate, new)),
-        ):
-            if was != now:
-                yield f"{what} of {name}: {len(now - was)} added, {len(was - now)} removed"
+        yield from _changed_keys(before, after, old, new)
         for right in sorted(set(_rights(old)) - set(_rights(new))):
             yield f"{name} lost {right}"
         for right in sorted(set(_rights(new)) - set(_rights(old))):
             yield f"{name} got {right}"
         if old.quota != new.quota:
             yield f"the quotas of {name} were changed"
+        if old.tenant != new.tenant:
+            yield f"the tenant of {name} was {old.tenant or 'none'}, and is {new.tenant or 'none'}"
+
+
+def _changed_keys(
+    before: Principals, after: Principals, old: Principal, new: Principal
+) -> Iterator[str]:
+    for what, was, now in (
+        ("tokens", _keys(before.by_token_hash, old), _keys(after.by_token_hash, new)),
+        ("certificates", _keys(before.by_certificate, old), _keys(after.by_certificate, new)),
+    ):
+        if was != now:
+            yield f"{what} of {new.name}: {len(now - was)} added, {len(was - now)} removed"
 
 
 def _keys(by_key: Mapping[str, Principal], principal: Principal) -> set[str]:

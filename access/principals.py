@@ -1,13 +1,14 @@
 """Principals and their rights, read from the access file (decision 0046).
 
     file      := principals: {name: principal}
-    principal := tokens: [sha256], certificates: [name], rights: [entry], quotas
+    principal := tokens: [sha256], certificates: [name], rights: [entry], tenant: name, quotas
     quotas    := requests_per_second: number, bytes_per_second: number, open_transactions: number
     sha256    := "sha256:" 64 hex digits
     entry     := namespace: name | "*" (default), topics: [pattern] (default: ["*"]), allow: [right]
 
 The name of a certificate is a subject alternative name of it, for DNS or a URI.
 A pattern is a shell pattern of topic names. A topic's partitions have the rights of the topic.
+Principals without a tenant are one tenant (decision 0066).
 """
 
 import re
@@ -60,6 +61,7 @@ class Principal:
     # Its namespace and name. No principal creates it or publishes to it, and only `administer`
     # reads it. None: there is none for this principal.
     audit_topic: tuple[str, str] | None = None
+    tenant: str = ""  # empty: that of all principals without one
 
     def may(self, right: Right, namespace: str, topic: str) -> bool:
         """Whether the principal has the right on the topic; `EVERY` as namespace or topic: on all
@@ -129,10 +131,11 @@ def parse(text: str, audit_topic: tuple[str, str] | None = None) -> Principals:
     for name, entry in _table(document.get("principals", {}), "principals").items():
         place = f"principals.{name}"
         table = _table(entry, place)
-        _check_keys(table, {"tokens", "certificates", "rights", *_QUOTAS}, place)
+        _check_keys(table, {"tokens", "certificates", "rights", "tenant", *_QUOTAS}, place)
         by_name[name] = principal = Principal(
-            _name(name, place), tuple(_rights(table, place)), _quota(table, place), audit_topic
-        )
+            _name(name, place), tuple(_rights(table, place)), _quota(table, place), audit_topic,
+            _tenant(table, place),
+        )  # fmt: skip
         for token in _texts(table.get("tokens", []), f"{place}.tokens"):
             _add(by_hash, _token_hash(token, place), principal, f"{place}.tokens has a token")
         for certificate in _texts(table.get("certificates", []), f"{place}.certificates"):
@@ -148,6 +151,15 @@ def _add(known: dict[str, Principal], key: str, principal: Principal, what: str)
     if key in known:
         raise AccessFileError(f"{what} that {known[key].name} has too")
     known[key] = principal
+
+
+def _tenant(table: Mapping[str, object], place: str) -> str:
+    if "tenant" not in table:
+        return ""
+    tenant, where = table["tenant"], f"{place}.tenant"
+    if not isinstance(tenant, str):
+        raise AccessFileError(f"{where} is a text")
+    return _name(tenant, where)
 
 
 def _quota(table: Mapping[str, object], place: str) -> Quota:

@@ -61,6 +61,7 @@ def _rows(principals: Principals) -> list[Mapping[str, object]]:
             "topics": " ".join(rights.topics),
             "allow": " ".join(right for right in Right if right in rights.allow),
             "quotas": {k: v for k, v in asdict(principal.quota).items() if v is not None},
+            "tenant": principal.tenant,
         }
         for principal in principals.by_name.values()
         for rights in principal.rights or [_NO_RIGHTS]

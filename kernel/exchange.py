@@ -55,11 +55,19 @@ TYPES_COUNT_MAX = 64  # cached header values; a client sends one
 
 
 class Caller(NamedTuple):
-    """The principal that sends a request. `open_transactions_max` None: it has no such quota."""
+    """The principal that sends a request. `open_transactions_max` None: it has no such quota.
+    `tenant` is empty without one (decision 0066)."""
 
     principal: str
     may_administer: bool = False
     open_transactions_max: int | None = None
+    tenant: str = ""
+
+    @property
+    def owner(self) -> str:
+        """As the owner of a transaction is recorded. No name has an `@`, so no principal of another
+        tenant, nor this one in another tenant, has the same."""
+        return f"{self.principal}@{self.tenant}" if self.tenant else self.principal
 
 
 class Call(Protocol):

@@ -298,6 +298,7 @@ def _caller(principal: Principal) -> Caller:
         principal.name,
         principal.may(Right.ADMINISTER, EVERY, EVERY),
         principal.quota.open_transactions,
+        principal.tenant,
     )
 
 

@@ -50,6 +50,7 @@ from tx.durable_state import ServiceState
 from tx.inspection import SnapshotFiles
 from tx.invalid_list import LastSweep
 from tx.manager import TransactionManager
+from tx.principals import principal_name
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
@@ -374,9 +375,10 @@ class Components:
         """The principal of a transaction; None where this server knows none, as one that does not
         lead transactions."""
         try:
-            return self.transactions.write_permits.principal_of(pointer)
+            owner = self.transactions.write_permits.principal_of(pointer)
         except TransactionsUnavailableError:
             return None
+        return None if owner is None else principal_name(owner)
 
     def _make_archive(self) -> "ArchiveReader | None":
         directory = self._settings.messaging.archive_directory

@@ -3,6 +3,8 @@
 The server's own code does it, in a process of its own (`server.py access …`).
 """
 
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import click
@@ -44,15 +46,17 @@ def token(*, name: str, as_json: bool) -> None:
 @_FILE
 @output_options
 def check(*, file: Path, as_json: bool) -> None:
-    """Check an access file, and print the rights and the quotas of each principal."""
+    """Check an access file, and print rights, quotas and tenant of each principal."""
     rows = _rows(["check", str(file)])
     if as_json:
         for row in rows:
             print_json(row)
         return
-    columns = ["principal", "namespace", "topics", "allow", "quotas"]
+    columns = ["principal", "namespace", "topics", "allow", "quotas", "tenant"]
     lines = [{**row, "quotas": _quotas(row["quotas"])} for row in rows]
     print_table(Table(columns, [[line[name] for name in columns] for line in lines], str(file)))
+    for sentence in sorted(set(_divided(rows))):
+        notice(sentence)
 
 
 @access.command()
@@ -111,6 +115,22 @@ def _change(
         print_json(row)
     else:
         click.echo("changed" if row["changed"] else "the principal has this right already")
+
+
+def _divided(rows: Sequence[Row]) -> Iterator[str]:
+    """Namespaces to which principals of several tenants publish, administrators aside."""
+    publishing = [
+        row for row in rows
+        if "publish" in str(row["allow"]).split() and "administer" not in str(row["allow"]).split()
+    ]  # fmt: skip
+    for one, other in combinations(publishing, 2):
+        namespaces = {one["namespace"], other["namespace"]}
+        if one["tenant"] != other["tenant"] and (len(namespaces) == 1 or "*" in namespaces):
+            shared = " and ".join(sorted(map(str, namespaces - {"*"} or namespaces)))
+            yield (
+                f"{one['principal']} and {other['principal']} may both publish in namespace "
+                f"{shared}, and are of different tenants: neither finds conflicts with the other"
+            )
 
 
 def _quotas(quotas: object) -> str:

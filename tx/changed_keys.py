@@ -15,6 +15,7 @@ from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import value
 from tx.edits import Conflict
 from tx.outcomes import OpenTransaction
+from tx.principals import named_change
 
 
 @value()
@@ -127,7 +128,7 @@ def in_order_of_preparation(opened: Iterable[OpenTransaction]) -> list[OpenTrans
 
 def conflict_error(transaction_id: int, conflict: Conflict) -> TransactionConflictError:
     """The refusal for a conflict; every call gets the same."""
-    key = payload_to_json(conflict.key)
+    key = payload_to_json(named_change(conflict.key))
     return TransactionConflictError(
         f"transaction {transaction_id} conflicts with transaction {conflict.committer} of "
         f"{conflict.committer_client!r}, which committed or prepared the same change {shown(key)} "

@@ -17,6 +17,7 @@ from tuff.protocol.json_bodies import payload_to_json, pointer_to_json, shown
 from tx.file_headers import DamagedFilesError, FileHeader, FileKind, known_file, list_files
 from tx.manager import TransactionManager
 from tx.outcomes import OpenTransaction, Outcome, ended_error
+from tx.principals import named_change
 from tx.routes import pointer_of, while_running
 from tx.snapshot_file import read_snapshot
 from tx.state import StateImage
@@ -126,12 +127,14 @@ def routes(manager: TransactionManager, files: SnapshotFiles) -> list[Route]:
 
 
 def _changes_body(opened: OpenTransaction) -> dict[str, object]:
-    changes, conflict = sorted(opened.changes or ()), opened.conflict
+    changes, conflict = sorted(map(named_change, opened.changes or ())), opened.conflict
     return {
         "count": len(changes),
         "changes": [payload_to_json(each) for each in changes[:CHANGES_COUNT_MAX]],
         "conflictingTransaction": None if conflict is None else pointer_to_json(conflict.committer),
-        "conflictingKey": None if conflict is None else payload_to_json(conflict.key),
+        "conflictingKey": (
+            None if conflict is None else payload_to_json(named_change(conflict.key))
+        ),
     }
 
 

@@ -200,7 +200,8 @@ class TransactionManager:
 
         # By a clock that is wrongly ahead, all of them would be old.
         ended_before_ms = self._now_ms() - self._outcomes_kept_ms if self._may_forget() else 0
-        state.outcomes.forget(ended_before_ms=ended_before_ms, is_needed=is_needed)
+        forgotten = state.outcomes.forget(ended_before_ms=ended_before_ms, is_needed=is_needed)
+        state.principals.forget(forgotten)
 
     @property
     def _outcomes_kept_ms(self) -> int:

@@ -157,6 +157,11 @@ class Outcome:
         return self.type is TransactionType.SHORT
 
     @property
+    def is_lost(self) -> bool:
+        """Whether nothing but the pointer is known of it."""
+        return self.lsn == 0
+
+    @property
     def pointers(self) -> tuple[int, ...]:
         """The transaction id and its checkpoint pointers, ascending."""
         return (self.transaction_id, *self.checkpoints)
@@ -415,18 +420,24 @@ class Outcomes:
 
     def forget(
         self, *, ended_before_ms: int, is_needed: Callable[[int, tuple[int, ...]], bool]
-    ) -> None:
+    ) -> list[int]:
         """Drop the outcomes that ended before that time, and the oldest above the bounds, except
-        those of which `is_needed` returns true, given the LSN of the end and the pointers.
+        those of which `is_needed` returns true, given the LSN of the end and the pointers. The
+        transaction ids of what was dropped.
 
         A call looks at a bounded number, so that several may be necessary.
         """
-        for _ in range(min(len(self._needed), LOOKED_AT_COUNT_MAX)):
-            self._maybe_drop(self._needed.popleft(), is_needed)
+        looked_at = [
+            self._needed.popleft() for _ in range(min(len(self._needed), LOOKED_AT_COUNT_MAX))
+        ]
+        dropped = [each[0] for each in looked_at if self._maybe_drop(each, is_needed)]
         for _ in range(LOOKED_AT_COUNT_MAX):
             if not self._in_order or not self._is_due(self._in_order[0], ended_before_ms):
-                return
-            self._maybe_drop(self._in_order.popleft(), is_needed)
+                break
+            ended = self._in_order.popleft()
+            if self._maybe_drop(ended, is_needed):
+                dropped.append(ended[0])
+        return dropped
 
     def _is_due(self, ended: _Ended, ended_before_ms: int) -> bool:
         transaction_id, lsn, ended_at_ms = ended
@@ -437,15 +448,16 @@ class Outcomes:
             or self.size_bytes > OUTCOME_BYTES_MAX
         )
 
-    def _maybe_drop(self, ended: _Ended, is_needed: Callable[[int, tuple[int, ...]], bool]) -> None:
+    def _maybe_drop(self, ended: _Ended, is_needed: Callable[[int, tuple[int, ...]], bool]) -> bool:
         transaction_id, lsn, _ = ended
         if self._lsns.get(transaction_id) != lsn:
-            return  # it ended again, and is further behind in the order
+            return False  # it ended again, and is further behind in the order
         checkpoints = self._checkpoints.get(transaction_id, ())
         if is_needed(lsn, (transaction_id, *checkpoints)):
             self._needed.append(ended)
-        else:
-            self._drop(transaction_id)
+            return False
+        self._drop(transaction_id)
+        return True
 
     def _drop(self, transaction_id: int) -> None:
         kept = self._by_id.pop(transaction_id)

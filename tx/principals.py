@@ -1,15 +1,22 @@
 """The principal to which a transaction belongs: the one that started it (protocol §5.2,
-TransactionPrincipals)."""
+Principals), and the tenant of that principal (decision 0066).
+
+    owner := principal | principal "@" tenant
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
 
 from kernel.exchange import Caller
-from tuff.protocol.errors import ForbiddenError, QuotaExceededError
+from tuff.protocol.errors import ForbiddenError, QuotaExceededError, TransactionUnknownError
+
+_TENANT = "@"  # in no name of a principal, tenant or sink
+_KEYS = b"\0tenant\0"  # in front of the changes of a tenant
 
 
 class TransactionPrincipals:
-    """The principals of transactions, open or invalid, that were started under access control."""
+    """The owners of transactions that were started under access control: of those that are open or
+    invalid, and of those of a tenant also while their outcomes are remembered."""
 
     def __init__(self, principals: Iterable[tuple[int, str]], opened: Collection[int]) -> None:
         """`principals` by transaction id; `opened` are the transactions in progress."""
@@ -20,20 +27,25 @@ class TransactionPrincipals:
         return bool(self._by_id)
 
     def start(self, transaction_id: int, principal: str | None) -> None:
-        """Note the principal of a transaction that starts; None: there is no access control."""
+        """Note the owner of a transaction that starts; None: there is no access control."""
         if principal is not None:
             self._by_id[transaction_id] = principal
             self._open[principal] += 1
 
     def end(self, transaction_id: int, *, is_invalid: bool) -> None:
-        """The transaction ended. An invalid one can still be aborted, so it keeps its principal."""
-        if (principal := self._by_id.get(transaction_id)) is not None:
-            self._open[principal] -= 1
+        """The transaction ended. An invalid one can still be aborted, so it keeps its owner."""
+        if (owner := self._by_id.get(transaction_id)) is not None:
+            self._open[owner] -= 1
             if not is_invalid:
-                del self._by_id[transaction_id]
+                self.abort_invalid(transaction_id)
+
+    def abort_invalid(self, transaction_id: int) -> None:
+        """The transaction is neither in progress nor invalid any more."""
+        if not tenant_of(self._by_id.get(transaction_id)):
+            self._by_id.pop(transaction_id, None)
 
     def forget(self, pointers: Iterable[int]) -> None:
-        """Transactions of these pointers are invalid no more."""
+        """Transactions of these pointers are not remembered any more."""
         if self._by_id:
             for pointer in pointers:
                 self._by_id.pop(pointer, None)
@@ -52,8 +64,65 @@ class TransactionPrincipals:
 
 
 def caller_principal(caller: Caller | None) -> str | None:
-    """The principal of a transaction that the caller starts."""
-    return None if caller is None else caller.principal
+    """The owner of a transaction that the caller starts."""
+    return None if caller is None else caller.owner
+
+
+def principal_name(owner: str) -> str:
+    """The name of the principal, of an owner."""
+    return owner.partition(_TENANT)[0]
+
+
+def tenant_of(owner: str | None) -> str:
+    """The tenant of an owner; empty without one."""
+    return "" if owner is None else owner.partition(_TENANT)[2]
+
+
+def tenant_changes(changes: frozenset[bytes], owner: str | None) -> frozenset[bytes]:
+    """The changes of a transaction, so that they conflict with those of its tenant only."""
+    if tenant := tenant_of(owner):
+        prefix = b"%s%s\0" % (_KEYS, tenant.encode())
+        return frozenset(prefix + each for each in changes)
+    if any(each.startswith(_KEYS) for each in changes):  # a program that plays the tenant
+        return frozenset(_KEYS + b"\0" + e if e.startswith(_KEYS) else e for e in changes)
+    return changes
+
+
+def named_change(change: bytes) -> bytes:
+    """A change as its transaction has named it."""
+    if not change.startswith(_KEYS):
+        return change
+    _, found, named = change.removeprefix(_KEYS).partition(b"\0")
+    return named if found else change
+
+
+def tenant_sink(name: str, caller: Caller | None) -> str:
+    """The sink of this name of the caller's tenant."""
+    return f"{caller.tenant}{_TENANT}{name}" if caller is not None and caller.tenant else name
+
+
+def shown_sink(sink: str, caller: Caller | None) -> str | None:
+    """The name by which the caller knows a sink; None: it does not know it."""
+    if caller is None:
+        return sink
+    tenant, _, name = sink.rpartition(_TENANT)
+    if tenant == caller.tenant:
+        return name
+    return sink if caller.may_administer else None
+
+
+def may_know(caller: Caller | None, owner: str | None) -> bool:
+    """Whether the caller may know of the transactions of an owner: they are of one tenant."""
+    return caller is None or caller.may_administer or tenant_of(owner) == caller.tenant
+
+
+def require_known(caller: Caller | None, transaction_id: int, owner: str | None) -> None:
+    """Raises: TransactionUnknownError: the transaction has ended, and is of another tenant."""
+    if not may_know(caller, owner):
+        raise TransactionUnknownError(
+            f"no transaction {transaction_id} is remembered: it never started, or ended too long "
+            "ago"
+        )
 
 
 def require_principal(
@@ -65,7 +134,7 @@ def require_principal(
         ForbiddenError: it belongs to another principal, or to none: it started without access
             control, or its start was lost in a crash.
     """
-    if caller is None or caller.may_administer or caller.principal == principals.of(transaction_id):
+    if caller is None or caller.may_administer or caller.owner == principals.of(transaction_id):
         return
     raise _of_another(caller, transaction_id)
 
@@ -76,12 +145,7 @@ def require_writer(caller: Caller | None, transaction_id: int, principal: str | 
 
     Raises: ForbiddenError: it belongs to another principal.
     """
-    if (
-        principal is None
-        or caller is None
-        or caller.may_administer
-        or caller.principal == principal
-    ):
+    if principal is None or caller is None or caller.may_administer or caller.owner == principal:
         return
     raise _of_another(caller, transaction_id)
 
@@ -90,7 +154,7 @@ def require_quota(caller: Caller | None, principals: TransactionPrincipals) -> N
     """Check that the caller may start one more transaction. Raises: QuotaExceededError."""
     if caller is None or caller.open_transactions_max is None:
         return
-    if principals.open_count(caller.principal) >= caller.open_transactions_max:
+    if principals.open_count(caller.owner) >= caller.open_transactions_max:
         raise QuotaExceededError(
             f"principal {caller.principal} has {caller.open_transactions_max} transactions in "
             "progress, its quota open_transactions; end some first"

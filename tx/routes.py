@@ -51,7 +51,16 @@ from tx.machine_runner import MachineRunner
 from tx.manager import TransactionManager
 from tx.monitoring import Overview
 from tx.outcomes import UNKNOWN_CLIENT, EndedState, OpenTransaction, Outcome
-from tx.principals import require_principal
+from tx.principals import (
+    may_know,
+    named_change,
+    principal_name,
+    require_known,
+    require_principal,
+    shown_sink,
+    tenant_changes,
+    tenant_sink,
+)
 from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
 from tx.sinks import EPOCH_MAX, EpochRequest, check_name
 from tx.state import Sink, StateImage
@@ -182,7 +191,7 @@ class _TransactionRoutes:
         if start is not None:
             self._manager.machine.require_valid(start.request)
         is_read_only = "readOnly" in body and flag_from_json(body["readOnly"], what="readOnly")
-        changes = _changes(body)
+        changes = self._changes(request, body)
         return Commit(
             partial(self._answer_commit, request, start),
             self._own(request),
@@ -242,7 +251,7 @@ class _TransactionRoutes:
 
     async def can_commit(self, request: Request) -> Reply:
         body = members_of(request, members={"changes"}, what="a can-commit")
-        await self._runner.can_commit(self._own(request), _changes(body) or ())
+        await self._runner.can_commit(self._own(request), self._changes(request, body) or ())
         return value_reply(request, {"state": "committing"})
 
     async def prepare(self, request: Request) -> Reply:
@@ -250,7 +259,7 @@ class _TransactionRoutes:
         opened = await self._runner.prepare(
             self._own(request),
             database=_database(body.get("database")),
-            changes=_changes(body),
+            changes=self._changes(request, body),
             publish=_entries(body),
         )
         return value_reply(request, _prepared_reply(opened))
@@ -286,6 +295,8 @@ class _TransactionRoutes:
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         found = await self._runner.outcome(pointer_of(request))
+        if request.caller is not None:
+            self._require_known(request.caller, found)
         shown = _outcome_object(found, self._runner.topics(found))
         if isinstance(found, OpenTransaction):
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
@@ -293,13 +304,37 @@ class _TransactionRoutes:
         return value_reply(request, shown)
 
     def _own(self, request: Request) -> int:
-        """The pointer of the path. Raises: ForbiddenError: as `require_principal`."""
+        """The pointer of the path. Raises: ForbiddenError: as `require_principal`;
+        TransactionUnknownError: it has ended, and is of another tenant."""
         pointer = pointer_of(request)
         if request.caller is not None:
             state = self._manager.durable.state
             if (opened := state.opened(pointer)) is not None:
                 require_principal(request.caller, opened.transaction_id, state.principals)
+            elif (ended := state.outcomes.find(pointer)) is not None:
+                self._require_known(request.caller, ended)
         return pointer
+
+    def _require_known(self, caller: Caller, found: OpenTransaction | Outcome) -> None:
+        """Raises: TransactionUnknownError: it is of another tenant."""
+        owner = self._manager.durable.state.principals.of(found.transaction_id)
+        if owner is None and isinstance(found, Outcome) and found.is_lost:
+            return  # of whom is not known, and it says nothing
+        require_known(caller, found.transaction_id, owner)
+
+    def _changes(self, request: Request, body: Mapping[str, object]) -> frozenset[bytes] | None:
+        """None where the commit leaves them to the can-commits before."""
+        if "changes" not in body:
+            return None
+        named = request_bodies.payloads_from_json(body["changes"], what="changes")
+        changes = frozenset(named)
+        if request.caller is None:
+            return changes
+        state = self._manager.durable.state
+        opened = state.opened(pointer_of(request))
+        if opened is None:
+            return changes
+        return tenant_changes(changes, state.principals.of(opened.transaction_id))
 
     def _own_or_invalid(self, request: Request) -> int:
         """The own transaction of a caller, open or invalid: an abort takes an invalid transaction
@@ -346,6 +381,9 @@ class _ServiceRoutes:
         found = await self._manager.monitoring.prepared(
             None if database is None else _database(database)
         )
+        if request.caller is not None:
+            owner_of = self._manager.durable.state.principals.of
+            found = [e for e in found if may_know(request.caller, owner_of(e.transaction_id))]
         topics, blocking = self._manager.runner.topics, self._manager.timeouts.blocking_now()
         return json_reply(
             {"prepared": [_prepared_object(each, topics(each), blocking) for each in found]}
@@ -438,13 +476,6 @@ def _start_behind(commit: Mapping[str, object], caller: Caller | None) -> _Start
     return _start_of(start, caller)
 
 
-def _changes(body: Mapping[str, object]) -> frozenset[bytes] | None:
-    """None where the commit leaves them to the can-commits before."""
-    if "changes" not in body:
-        return None
-    return frozenset(request_bodies.payloads_from_json(body["changes"], what="changes"))
-
-
 def _entries(body: Mapping[str, object]) -> Sequence[PublishEntry]:
     return request_bodies.publish_entries_from_json(body["publish"]) if "publish" in body else ()
 
@@ -471,7 +502,9 @@ class _SinkRoutes:
             client=client_of(body),
             caller=request.caller,
         )
-        answer: dict[str, object] = {"sink": sink.name, "epoch": sink.epoch, "runId": sink.run_id}
+        answer: dict[str, object] = {
+            "sink": request.parameters["sink"], "epoch": sink.epoch, "runId": sink.run_id
+        }  # fmt: skip
         if opened is None:
             return json_reply({**answer, "state": "committed", "transaction": None})
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
@@ -480,18 +513,32 @@ class _SinkRoutes:
 
     async def show(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        shown_sink = await self._manager.sinks.show(request.parameters["sink"])
-        return json_reply(_sink_object(*shown_sink))
+        found = await self._manager.sinks.show(_sink_of(request))
+        return json_reply(_sink_object(*found, name=request.parameters["sink"]))
 
     async def show_all(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         found = await self._manager.sinks.show_all()
-        return json_reply({"sinks": [_sink_object(*each) for each in found]})
+        known = [(each, shown_sink(each[0].name, request.caller)) for each in found]
+        shown_sinks = [_sink_object(*each, name=name) for each, name in known if name is not None]
+        return json_reply({"sinks": shown_sinks})
 
     async def forget(self, request: Request) -> Reply:
         members_of(request, members=(), what="the forgetting of a sink")
-        await self._manager.sinks.forget(request.parameters["sink"])
+        await self._manager.sinks.forget(_sink_of(request))
         return EMPTY_REPLY
+
+
+def _sink_of(request: Request) -> str:
+    """The sink of the path, of the caller's tenant. An administrator names that of another one with
+    its tenant, as in the list. Raises: InvalidNameError."""
+    name, caller = request.parameters["sink"], request.caller
+    if caller is not None and caller.may_administer and "@" in name:
+        tenant, _, rest = name.partition("@")
+        check_name(tenant, what="tenant")
+        check_name(rest)
+        return name
+    return tenant_sink(check_name(name), caller)
 
 
 def _epoch(request: Request) -> int:
@@ -629,7 +676,7 @@ def _open_object(
     opened: OpenTransaction,
     topics: list[str],
     lease_ends_at_ms: int | None,
-    principal: str | None,
+    owner: str | None,
 ) -> dict[str, object]:
     """One line of the overview."""
     return {
@@ -639,7 +686,7 @@ def _open_object(
         "startedAt": opened.started_at_ms,
         "expiresAt": opened.expires_at_ms,
         "topics": topics,
-        **({} if principal is None else {"principal": principal}),
+        **({} if owner is None else {"principal": principal_name(owner)}),
         **_lease_members(opened, lease_ends_at_ms),
         **_prepared_members(opened),
     }
@@ -660,10 +707,10 @@ def _overview_object(
     }
 
 
-def _sink_object(sink: Sink, state: str) -> dict[str, object]:
+def _sink_object(sink: Sink, state: str, *, name: str) -> dict[str, object]:
     """A sink, with the state of its epoch's transaction."""
     return {
-        "sink": sink.name,
+        "sink": name,
         "epoch": sink.epoch,
         "runId": sink.run_id,
         "state": state,
@@ -704,15 +751,21 @@ def _state_object(image: StateImage) -> dict[str, object]:
                 "lsn": commit.lsn,
                 "transactionId": pointer_to_json(commit.transaction_id),
                 "client": commit.client,
-                "changes": [payload_to_json(change) for change in sorted(commit.changes)],
+                "changes": [payload_to_json(change) for change in _as_named(commit.changes)],
             }
             for commit in image.commits
         ],
         "sinks": [
-            _sink_object(sink, "in_progress" if sink.state is None else sink.state.value)
+            _sink_object(
+                sink, "in_progress" if sink.state is None else sink.state.value, name=sink.name
+            )
             for sink in image.sinks
         ],
     }
+
+
+def _as_named(changes: Iterable[bytes]) -> list[bytes]:
+    return sorted(map(named_change, changes))
 
 
 def _debug_object(opened: OpenTransaction) -> dict[str, object]:
@@ -721,7 +774,7 @@ def _debug_object(opened: OpenTransaction) -> dict[str, object]:
     return {
         **_transaction_object(opened, lists=False),
         "seenLsn": opened.seen,
-        "changes": None if changes is None else [payload_to_json(c) for c in sorted(changes)],
+        "changes": (None if changes is None else [payload_to_json(c) for c in _as_named(changes)]),
         "conflictsWith": None if conflict is None else pointer_to_json(conflict.committer),
         "survivedCrash": opened.survived_crash,
     }

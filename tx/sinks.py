@@ -38,7 +38,7 @@ from tx.machine import Machine
 from tx.machine_runner import MachineRunner
 from tx.outcomes import EndedState, OpenTransaction
 from tx.pointer_reservation import ReservedPointers
-from tx.principals import caller_principal, require_principal
+from tx.principals import caller_principal, require_principal, tenant_sink
 from tx.settings import TransactionSettings
 from tx.state import Sink
 from tx.timeouts import lease_ms, timeout_ms
@@ -207,7 +207,7 @@ class Sinks:
         self, asked: EpochRequest, lease: int | None, client: str, caller: Caller | None
     ) -> tuple[Sink, OpenTransaction | None]:
         while True:
-            sink = await self._durable_sink(asked.sink)
+            sink = await self._durable_sink(tenant_sink(asked.sink, caller))
             # Nothing is waited for between what is recorded and what it leads to.
             sinks = self._durable.state.sinks
             step = next_step(sink, asked, count=len(sinks), count_max=self._settings.sinks_max)
@@ -242,18 +242,16 @@ class Sinks:
         self._machine.record_start(
             EpochBegun(
                 now_ms, pointer, lives_ms, now_ms + lives_ms, client, self._durable.state.seen,
-                lease, asked.sink, asked.epoch, asked.run_id, caller_principal(caller),
+                lease, tenant_sink(asked.sink, caller), asked.epoch, asked.run_id,
+                caller_principal(caller),
             )
         )  # fmt: skip
 
     async def show(self, name: str) -> tuple[Sink, str]:
-        """A sink, and the state of its transaction in the protocol's words.
-
-        Raises:
-            InvalidNameError: that is no name.
-            SinkNotFoundError: nothing is recorded of it.
+        """A sink, by its name in the record, and the state of its transaction in the protocol's
+        words. Raises: SinkNotFoundError: nothing is recorded of it.
         """
-        return await self._durable.within_time(self._show(check_name(name)))
+        return await self._durable.within_time(self._show(name))
 
     async def _show(self, name: str) -> tuple[Sink, str]:
         while True:
@@ -281,11 +279,10 @@ class Sinks:
         """Delete the record of a sink, durably: its next epoch is its first.
 
         Raises:
-            InvalidNameError: that is no name.
             SinkNotFoundError: nothing is recorded of it.
             SinkInUseError: its transaction is in progress.
         """
-        await self._durable.within_time(self._forget(check_name(name)))
+        await self._durable.within_time(self._forget(name))
 
     async def _forget(self, name: str) -> None:
         sink = _found(name, await self._durable_sink(name))

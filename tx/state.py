@@ -95,7 +95,7 @@ class StateImage:
     outcomes: PackedOutcomes
     commits: tuple[CommittedChanges, ...]
     sinks: tuple[Sink, ...] = ()
-    principals: tuple[tuple[int, str], ...] = ()  # transaction ids, open or invalid, and principals
+    principals: tuple[tuple[int, str], ...] = ()  # transaction ids and owners
     prunable: tuple[int, ...] = ()
 
 
@@ -442,7 +442,7 @@ class TransactionState:
         )
         self.outcomes.put(aborted)
         self.invalid = self.invalid.without(outcome.pointers)
-        self.principals.forget(outcome.pointers)
+        self.principals.abort_invalid(outcome.transaction_id)
         self.prunable.pop(outcome.transaction_id, None)
         change = ViewChange(outcome.transaction_id, EndedState.ABORTED, cleared=outcome.pointers)
         self._pending.append((self.lsn, change))

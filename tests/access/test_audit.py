@@ -84,7 +84,7 @@ def test_changes_of_an_access_file_name_principals_and_rights_and_no_hash() -> N
 
     old = parse(principals("1"))
     new = parse(
-        principals("2", "requests_per_second = 5", "publish")
+        principals("2", 'requests_per_second = 5\ntenant = "acme"', "publish")
         + '[principals.b]\ncertificates = ["b.example"]\n'
     )
 
@@ -94,6 +94,7 @@ def test_changes_of_an_access_file_name_principals_and_rights_and_no_hash() -> N
         "a lost read on shop:*",
         "a got publish on shop:*",
         "the quotas of a were changed",
+        "the tenant of a was none, and is acme",
         "principal b was added",
     ]
     assert list(changes(new, old))[-1] == "principal b was removed"

@@ -31,7 +31,7 @@ def test_a_new_token_works_with_the_printed_lines(tmp_path: Path) -> None:
     checked = tuff_command("access", "check", str(file), "--json")
     assert json.loads(checked.stdout) == {
         "principal": "billing", "namespace": "shop", "topics": "orders-*", "allow": "publish read",
-        "quotas": {},
+        "quotas": {}, "tenant": "",
     }  # fmt: skip
     for topic, answer in (("shop:orders-1", "yes\n"), ("shop:other", "no\n")):
         assert tuff_command("access", "may", str(file), "billing", "read", topic).stdout == answer
@@ -48,6 +48,33 @@ def test_the_check_shows_quotas_and_principals_without_rights(tmp_path: Path) ->
 
     assert shown[-2].split() == ["a", "requests_per_second=50"]
     assert shown[-1].split() == ["b"]
+
+
+def test_the_check_names_principals_of_two_tenants_that_write_in_one_namespace(
+    tmp_path: Path,
+) -> None:
+    rights = {
+        "orders": ("acme", "shop", "publish"), "worker": ("", "shop", "publish"),
+        "reader": ("beta", "shop", "read"), "other": ("beta", "bank", "publish"),
+        "operator": ("", "*", "publish", "administer"),
+    }  # fmt: skip
+    file = tmp_path / "access.toml"
+    file.write_text(
+        "\n".join(
+            f'[principals.{name}]\ncertificates = ["{name}"]\n'
+            + (f'tenant = "{tenant}"\n' if tenant else "")
+            + f'[[principals.{name}.rights]]\nnamespace = "{namespace}"\nallow = {list(allow)}'
+            for name, (tenant, namespace, *allow) in rights.items()
+        )
+    )
+
+    checked = tuff_command("access", "check", str(file))
+
+    assert checked.stdout.splitlines()[2].split() == ["orders", "shop", "*", "publish", "acme"]
+    assert checked.stderr.splitlines() == [
+        "tuff: orders and worker may both publish in namespace shop, and are of different tenants: "
+        "neither finds conflicts with the other"
+    ]
 
 
 def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Transactions belong to the principal that started them, and principals have quotas."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tuff import TopicId
 
 ALL = 'allow = ["create", "publish", "read", "transact"]'
 NAMES = {"alice": ALL, "bob": ALL, "admin": 'allow = ["publish", "transact", "administer"]'}
+TENANTS = {"alice": "acme", "alice2": "acme", "bob": "beta"}  # eve and admin have none
 CALLS = ("can-commit", "commit", "prepare", "resolve", "abort", "invalidate", "checkpoint", "renew")
 
 
@@ -28,10 +29,15 @@ def access_file(quotas: str = "") -> str:
 class Home:
     """A server with an access file, and calls as one of its principals."""
 
-    def __init__(self, home: Path, quotas: str = "") -> None:
+    def __init__(self, home: Path, quotas: str = "", *, file: str | None = None) -> None:
         self._home = home
         self._file = home / "access.toml"
-        self._file.write_text(access_file(quotas))
+        self._file.write_text(file if file is not None else access_file(quotas))
+        self.server = self._serve()
+
+    def restart(self, file: str) -> None:
+        self.server.end()
+        self._file.write_text(file)
         self.server = self._serve()
 
     def _serve(self) -> ServerProcess:
@@ -226,3 +232,129 @@ def test_a_request_id_is_that_of_its_principal(home: Home) -> None:
 
     assert first == again
     assert other != first  # it has published something of its own
+
+
+# Tenants.
+
+
+def tenant_file(tenants: Mapping[str, str] = TENANTS) -> str:
+    names = {"alice": ALL, "alice2": ALL, "bob": ALL, "eve": ALL, "admin": NAMES["admin"]}
+    return "\n".join(
+        f'[principals.{name}]\ntokens = ["{hash_of_token(name)}"]\n'
+        + (f'tenant = "{tenants[name]}"\n' if name in tenants else "")
+        + f"[[principals.{name}.rights]]\n{allow}"
+        for name, allow in names.items()
+    )
+
+
+@pytest.fixture
+def tenants(tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path, file=tenant_file())
+    yield made
+    made.server.end()
+
+
+def commit(home: Home, name: str, path: str, *changes: str) -> Reply:
+    return home.send(name, f"{path}/commit", json.dumps({"changes": changes}).encode())
+
+
+def test_conflicts_are_those_of_a_tenant_also_after_a_crash(tenants: Home) -> None:
+    body = b'{"timeout": 600, "client": "of the tenant"}'
+    names = ("alice", "alice2", "bob", "eve")
+    paths = {name: tenants.start(name, body) for name in names}
+    ok(commit(tenants, "alice", paths["alice"], "invoice 7"))
+    tenants.kill_and_start()
+
+    wrong = commit(tenants, "alice2", paths["alice2"], "invoice 7")
+    refused(wrong, 409, "transaction_conflict", naming='"invoice 7"')
+    assert wrong.json["key"] == "invoice 7"
+    assert wrong.json["conflictingClient"] == "of the tenant"
+    ok(commit(tenants, "bob", paths["bob"], "invoice 7"))
+    ok(commit(tenants, "eve", paths["eve"], "invoice 7"))
+
+
+def test_a_principal_without_a_tenant_can_t_name_a_change_of_one(tenants: Home) -> None:
+    mallory, alice, again = tenants.start("eve"), tenants.start("alice"), tenants.start("eve")
+    forged = "\0tenant\0acme\0k"
+    ok(commit(tenants, "eve", mallory, forged))
+
+    ok(commit(tenants, "alice", alice, "k"))
+    assert commit(tenants, "eve", again, forged).json["key"] == forged
+
+
+def test_a_prepared_transaction_keeps_no_changes_of_another_tenant(tenants: Home) -> None:
+    prepared, other = tenants.start("alice"), tenants.start("bob")
+    body = b'{"database": "billing", "changes": ["k"]}'
+    ok(tenants.send("alice", f"{prepared}/prepare", body))
+
+    ok(commit(tenants, "bob", other, "k"))
+
+    listed = {
+        name: ok(tenants.send(name, "/v1/transactions/prepared", None, "GET")).json["prepared"]
+        for name in ("alice2", "bob", "eve", "admin")
+    }
+    assert {name: len(found) for name, found in listed.items()} == {
+        "alice2": 1, "bob": 0, "eve": 0, "admin": 1,
+    }  # fmt: skip
+    ok(tenants.send("admin", f"{prepared}/resolve", b'{"outcome": "abort"}'))
+
+
+def test_an_administrator_commits_in_the_tenant_of_the_transaction(tenants: Home) -> None:
+    first, second = tenants.start("alice"), tenants.start("alice2")
+    ok(commit(tenants, "admin", first, "k"))
+
+    refused(commit(tenants, "alice2", second, "k"), 409, "transaction_conflict")
+
+
+@pytest.mark.parametrize("takes_snapshot", [False, True], ids=["log", "snapshot"])
+def test_no_call_tells_of_a_transaction_of_another_tenant(
+    tenants: Home, *, takes_snapshot: bool
+) -> None:
+    ok(tenants.send("alice", ORDERS, method="PUT"))
+    opened = tenants.start("alice", b'{"timeout": 600}')
+    ended = tenants.start("alice", b'{"timeout": 600}')
+    published = {"publish": [{"namespace": "shop", "topic": "orders", "messages": ["m"]}]}
+    first = ok(tenants.send("alice", f"{ended}/commit", json.dumps(published).encode())).json
+    if takes_snapshot:
+        ok(tenants.send("admin", "/v1/transactions/snapshot"))
+    for _ in range(2):
+        for name in ("bob", "eve"):
+            for path in (opened, ended):
+                refused(tenants.send(name, path, None, "GET"), 404, "transaction_unknown")
+            refused(tenants.send(name, f"{ended}/commit"), 404, "transaction_unknown")
+        assert ok(tenants.send("alice2", ended, None, "GET")).json["topics"] == ["shop:orders"]
+        assert ok(tenants.send("alice", f"{ended}/commit")).json == first
+        tenants.kill_and_start()
+
+
+def test_a_sink_is_that_of_its_tenant(tenants: Home) -> None:
+    epoch, run = "/v1/sinks/ours/epochs/0", b'{"runId": "r1"}'
+    begun = {
+        name: ok(tenants.send(name, epoch, run)).json["transaction"]["transactionId"]
+        for name in ("alice", "bob", "eve")
+    }
+    assert len(set(begun.values())) == 3
+    refused(tenants.send("alice2", epoch, b'{"runId": "r2"}'), 403, "forbidden")
+
+    for name, sinks in {"alice2": ["ours"], "admin": ["acme@ours", "beta@ours", "ours"]}.items():
+        listed = ok(tenants.send(name, "/v1/sinks", None, "GET")).json["sinks"]
+        assert [each["sink"] for each in listed] == sinks
+    shown = ok(tenants.send("alice2", "/v1/sinks/ours", None, "GET")).json
+    assert (shown["sink"], shown["transactionId"]) == ("ours", begun["alice"])
+    ok(tenants.send("alice", f"/v1/transactions/{begun['alice']}/commit"))
+    ok(tenants.send("admin", "/v1/sinks/acme%40ours", None, "DELETE"))
+    refused(tenants.send("alice", "/v1/sinks/ours", None, "GET"), 404, "sink_not_found")
+    refused(tenants.send("bob", "/v1/sinks/acme%40ours", None, "GET"), 400, "invalid_name")
+
+
+def test_a_principal_that_moves_to_another_tenant_can_t_go_on_with_its_transactions(
+    tmp_path: Path,
+) -> None:
+    """It would commit what conflicts in the tenant that it has left."""
+    home = Home(tmp_path, file=tenant_file({}))
+    path = home.start("alice", b'{"timeout": 600}')
+    ok(home.send("alice", f"{path}/can-commit", b'{"changes": ["k"]}'))
+    home.restart(tenant_file())
+
+    refused(commit(home, "alice", path, "k"), 403, "forbidden")
+    home.server.end()

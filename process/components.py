@@ -6,6 +6,7 @@ permits when it is opened, and the transaction service gets the message rows.
 
 import asyncio
 import logging
+from collections.abc import Sized
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -128,6 +129,7 @@ class Components:
         )
         self._dispatcher = self._make_dispatcher()
         self._sessions: session.Sessions | None = None  # once there is a listener
+        self._open_connections: Sized = ()
         self._register_gauges()
 
     def _make_dispatcher(self) -> Dispatcher:
@@ -156,6 +158,14 @@ class Components:
                 *(() if self.cluster is None else self.cluster.gauges()),
                 *(() if self._audit is None else self._audit.gauges()),
                 *self._security.gauges(),
+                metrics.Gauge(
+                    "connections", "Open connections.", lambda: float(len(self._open_connections))
+                ),
+                metrics.Gauge(
+                    "connections_max",
+                    "Connections that the server takes; further ones get 429.",
+                    lambda: float(self._settings.server.max_connections),
+                ),
             ],
         )
 
@@ -181,6 +191,7 @@ class Components:
             refusal=_no_refusal if access is None else access.refusal,
         )
         service.switch = sessions.begin
+        self._open_connections = service.connections
         return Listener(
             service,
             connections_max=server.max_connections,

@@ -25,6 +25,7 @@ PACKAGES = {
     "nsenter": "util-linux",
     "nft": "nftables",  # faults of the network
     "pgbouncer": "pgbouncer",  # a pooler in front of PostgreSQL
+    "prometheus": "prometheus",  # fires the alerts
     "promtool": "prometheus",  # checks the metrics and the alerts
     "systemd-analyze": "systemd",  # checks the units
     "tc": "iproute2",

@@ -18,6 +18,7 @@ from messaging.log.delayed_due_times import NOTHING_DUE
 from messaging.log.loading import load
 from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.read.explanation_facts import Explainer, explanation_body
+from messaging.read.lost_messages import LostMessages
 from messaging.read.poll import Poll
 from messaging.settings import MessagingSettings
 from messaging.transactions_interface import WritePermit
@@ -59,7 +60,8 @@ def explained(
         state.load(await opening.open(load))
         with closing(opening.require_up()):
             state.transactions = _Recovered(_recovered(data, state))
-            explainer = Explainer(opening, state, MessagingSettings())
+            settings = MessagingSettings()
+            explainer = Explainer(opening, state, settings, LostMessages(opening, state, settings))
             if len(id) == 2 * DELAYED_ID_SIZE:
                 found = await explainer.explain_delayed(topic, DelayedId.from_hex(id))
             else:

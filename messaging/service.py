@@ -30,6 +30,7 @@ from messaging.model.row_format import StoreMetadata
 from messaging.read.counts import MessageCounts
 from messaging.read.explanation_facts import Explainer
 from messaging.read.inspection import TopicInspection
+from messaging.read.lost_messages import LostMessages
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.read.wait_for_partitions import PartitionWaits
@@ -122,23 +123,29 @@ class MessagingService:
         observers = _observers(settings, store, state, committer)
         self.rows = TransactionRows(store, state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
-        self.explainer = Explainer(store, state, settings, archive=archive)
         self.partition_waits = PartitionWaits(self.polls, store, state)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
-        parts = (self.publisher, self.polls, self.topics, self.offsets)
-        self.groups = GroupCoordinator(
-            state, committer, *parts, self.counts, groups, log_ttl_s=settings.max_ttl
-        )
+        self.lost_messages = LostMessages(store, state, settings)
+        self.explainer = Explainer(store, state, settings, self.lost_messages, archive=archive)
+        self._make_groups(groups, settings)
         self.overview = TopicOverview(
             self.topics, self.offsets, self.holds_and_positions, self.groups
         )
-        self.share_groups = ShareGroups(
-            store, state, committer, *parts, settings, window=groups.share_window
-        )
         parts_of_pass = (self.rows, self.topics, observers, Compaction(store, space.free_bytes))
-        self.cleaner = RetentionCleaner(store, state, committer, *parts_of_pass)
+        self.cleaner = RetentionCleaner(
+            store, state, committer, *parts_of_pass, before_deletion=self._note_lost_messages
+        )
         self.disk_use = DiskUse(store, state, space, self.cleaner)
         self._written_at_ms = 0
+
+    def _make_groups(self, groups: GroupSettings, settings: MessagingSettings) -> None:
+        parts = (self.publisher, self.polls, self.topics, self.offsets, self.lost_messages)
+        self.groups = GroupCoordinator(
+            self.state, self.committer, *parts, self.counts, groups, log_ttl_s=settings.max_ttl
+        )
+        self.share_groups = ShareGroups(
+            self.store, self.state, self.committer, *parts, settings, window=groups.share_window
+        )
 
     async def open(self, transactions: TransactionView) -> None:
         """Open the store and load the state. If that fails, the component is down with a reason,
@@ -239,6 +246,11 @@ class MessagingService:
         wait for a batch."""
         self.state.metadata = replace(self.state.metadata, store_id=store_id)
         await self._flush()
+
+    async def _note_lost_messages(self) -> None:
+        """Count what groups have not read of what is about to be deleted."""
+        consumer_groups = await self.groups.note_lost()
+        self.lost_messages.end_pass({*consumer_groups, *await self.share_groups.note_lost()})
 
     def _end(self) -> StoreEnd | None:
         last, metadata = self.state.last_batch, self.state.durable_metadata

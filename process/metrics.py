@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
 from kernel.event_loop import FutureTask
@@ -18,6 +19,7 @@ from kernel.exchange import Reply, Request, Route, read_query
 from messaging.groups.consumer_coordinator import GroupLags
 from messaging.groups.share_coordinator import ShareGroupLag
 from messaging.read.counts import MessageCount
+from messaging.read.lost_messages import LossKey
 from messaging.retention.holds_and_positions import PositionLag
 from messaging.service import MessagingService
 from process.clock import SteadyClock
@@ -64,12 +66,13 @@ TopicCount = tuple[TopicId, MessageCount]
 
 class Lags(NamedTuple):
     """How far readers are behind at a time of the server: named positions, consumer groups, and
-    share groups; and how many messages topics have."""
+    share groups; how many messages topics have, and groups have lost."""
 
     positions: Sequence[PositionLag] = ()
     groups: Sequence[GroupLags] = ()
     share_groups: Sequence[ShareGroupLag] = ()
     topics: Sequence[TopicCount] = ()
+    lost: Mapping[LossKey, int] = MappingProxyType({})  # messages, in total
     now_ms: int = 0
 
 
@@ -415,6 +418,7 @@ class LagReader:
         topics = messaging.inspection.counts
         self._topics = _Reading(partial(topics, count_max=TOPICS_COUNTED_MAX))
         self._now_ms = messaging.groups.now_ms
+        self._lost = messaging.lost_messages.totals
 
     async def read(self) -> Lags:
         """The lags of each kind; none while the message store is down, or takes too long for
@@ -426,6 +430,7 @@ class LagReader:
             self._groups.result(),
             self._share_groups.result(),
             self._topics.result(),
+            self._lost,
             self._now_ms(),
         )
 

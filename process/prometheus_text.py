@@ -4,7 +4,7 @@ Loaded by the first scrape: the library brings web servers along and would take 
 A server that is not scraped never needs it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from messaging.groups.consumer_coordinator import GroupLags
 from messaging.groups.share_coordinator import ShareGroupLag
 from messaging.read.counts import RECORDS_COUNT_MAX
+from messaging.read.lost_messages import TOTALS_COUNT_MAX, GroupKind, LossKey
 from messaging.retention.holds_and_positions import PositionLag
 from process.metrics import (
     GROUP_PARTITIONS_SHOWN_MAX,
@@ -61,6 +62,7 @@ def exposition(
         *_of_positions(lags.positions, now_ms=lags.now_ms),
         *_of_groups(lags.groups, now_ms=lags.now_ms),
         _of_share_groups(lags.share_groups),
+        *_of_losses(lags.lost),
         _of_counts(lags.topics),
     ]
     registry.register(_Figures([*figures, *of_readers]))
@@ -214,3 +216,20 @@ def _of_share_groups(groups: Iterable[ShareGroupLag]) -> Metric:
         values = [each.topic.namespace, each.topic.name, each.name]
         behind.add_metric(values, each.behind_ms / 1000)
     return behind
+
+
+def _of_losses(lost: Mapping[LossKey, int]) -> Iterable[Metric]:
+    families = {}
+    for kind, name in ((GroupKind.CONSUMER, "group"), (GroupKind.SHARE, "share_group")):
+        families[kind] = CounterMetricFamily(
+            f"tuff_{name}_lost_messages",
+            f"Messages that a {kind} group had not read when they expired or were truncated, since "
+            f"the start, at least, of {TOTALS_COUNT_MAX} groups and topics at most.",
+            labels=["namespace", "group", "topic", "cause"],
+        )
+    for key, count in lost.items():
+        is_here = key.topic.namespace == key.group.namespace
+        topic = key.topic.name if is_here else str(key.topic)
+        values = [key.group.namespace, key.group.name, topic, key.cause.value]
+        families[key.group.kind].add_metric(values, count)
+    return families.values()

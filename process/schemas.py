@@ -339,10 +339,14 @@ _MESSAGES: dict[str, Schema] = {
         generation=_GENERATION, database=NAME, preparedAt=MS, archivedFrom=_OR_ID,
     ),
     "Explanation": reply_of(
-        replies.Explanation, optional("elsewhere"), namespace=TEXT, topic=TEXT,
+        replies.Explanation, optional("elsewhere", "lostBy"), namespace=TEXT, topic=TEXT,
         generation=or_null(_GENERATION), reason=ref("ExplanationReason"),
     ),
     "ExplanationReason": one_of(*(each.value for each in Reason)),
+    "MessageLostByGroup": reply_of(
+        replies.MessageLostByGroup, kind=one_of("consumer", "share"), namespace=NAME, group=NAME,
+        cause=one_of("expired", "truncated"),
+    ),
     "FoundElsewhere": reply(namespace=TEXT, topic=TEXT),
     "ExplainedTransaction": reply_of(TransactionStatus),
     "ExplainRequest": request(required("transaction"), transaction=ref("Snapshot")),

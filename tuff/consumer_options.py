@@ -32,7 +32,8 @@ Callback = Callable[[list[PartitionId]], object]  # with partitions, in order
 @dataclass(frozen=True, slots=True)
 class Batch(Sequence[Message]):
     """Consecutive messages of one partition. `next_id`: the partition is processed through it once
-    these are. `expired`: messages before these may have been missed, as they had expired.
+    these are. `expired`: messages between the group's position and these had expired, or may have.
+    It is false where the group begins: what was gone before is no loss of it.
 
     `letter`: the failed attempts of its only message, which is tried again. If its partition is one
     of a retry topic, the message has the id that it has in the topic it came from, `letter.topic`.

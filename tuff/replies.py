@@ -290,11 +290,24 @@ class RowPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageLostByGroup:
+    """A `consumer` or `share` group (`kind`) that had read up to the id `after` when the message
+    `expired` or was `truncated` (`cause`)."""
+
+    kind: str
+    namespace: str
+    group: str
+    cause: str
+    after: MessageId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a reader receives a message, or does not (protocol §3.14). `reason` is a code, `detail` a
     sentence, and `advice` says what to do. `topic` is the partition that was searched. The
     `transaction` wrote the message, and `blocked_by` is the transaction in progress for which the
-    reader waits. `elsewhere`: topics of other namespaces that have the message."""
+    reader waits. `elsewhere`: topics of other namespaces that have the message. `lost_by`: groups
+    that had not read it when it expired or was truncated, as far as the server remembers."""
 
     id: str
     topic: Annotated[TopicId, Member(""), TopicNames("topic")]
@@ -306,6 +319,7 @@ class Explanation:
     blocked_by: Pointer | None = None
     transaction: TransactionStatus | None = None
     elsewhere: tuple[Annotated[TopicId, TopicNames("topic")], ...] = ()
+    lost_by: tuple[MessageLostByGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from tuff.protocol.json_bodies import (
 from tuff.protocol.json_objects import from_json
 from tuff.protocol.requests import Isolation
 from tuff.protocol.transaction import Transaction, TransactionStatus
-from tuff.replies import Explanation
+from tuff.replies import Explanation, MessageLostByGroup
 from tuff_cli.fsck_and_backup import SNAPSHOTS
 from tuff_cli.options import (
     TRANSACTION,
@@ -133,6 +133,8 @@ def _fields(found: Explanation) -> Mapping[str, object]:
     }
     if found.blocked_by is not None:
         fields["waits for"] = found.blocked_by
+    if found.lost_by:
+        fields["lost by"] = "; ".join(map(_lost_by, found.lost_by))
     status = found.transaction
     if status is not None:
         fields["transaction"] = status.transaction_id
@@ -141,6 +143,14 @@ def _fields(found: Explanation) -> Mapping[str, object]:
         fields["started"] = moment(status.started_at_ms)
         fields["ended"] = None if status.ended_at_ms is None else moment(status.ended_at_ms)
     return fields
+
+
+def _lost_by(loss: MessageLostByGroup) -> str:
+    gone = "expired" if loss.cause == "expired" else "was truncated"
+    return (
+        f"the {loss.kind} group {loss.namespace}:{loss.group}, which had read up to "
+        f"{loss.after.hex()} when the message {gone}"
+    )
 
 
 def _with_reason(status: TransactionStatus) -> str:

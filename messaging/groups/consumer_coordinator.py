@@ -23,7 +23,9 @@ from messaging.groups.group_logs import GroupLogs, LoadedGroup
 from messaging.groups.log_records import CONSUMER_RECORDS, BegunRecord, ConsumerRecord, MemberRecord
 from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic
+from messaging.model.visibility import BEGINNING
 from messaging.read.counts import MessageCount, MessageCounts
+from messaging.read.lost_messages import GroupKind, GroupName, LostMessages
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.retention.holds_and_positions import behind_ms
@@ -31,6 +33,7 @@ from messaging.settings import GroupSettings
 from messaging.topic_changes import PropertyChange, TopicChanges
 from messaging.write.publish import Publisher
 from messaging.write.write_queue import WriteQueue
+from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import (
     DamagedRecordError,
     GroupNotEmptyError,
@@ -133,6 +136,7 @@ class GroupCoordinator:
         polls: Polls,
         topics: TopicChanges,
         offsets: TopicOffsets,
+        lost_messages: LostMessages,
         counts: MessageCounts,
         settings: GroupSettings,
         *,
@@ -145,6 +149,7 @@ class GroupCoordinator:
         self._committer = committer
         self._topics = topics
         self._offsets = offsets
+        self._lost_messages = lost_messages
         self.counts = counts
         self._log_ttl_s = log_ttl_s
         # Called when the log of a group was created or deleted: the servers of a cluster list them.
@@ -204,6 +209,7 @@ class GroupCoordinator:
             is_latest = chosen == GroupStart.LATEST
             ends = await self._ends_of(group_log, topics, partitions) if is_latest else {}
             records += consumer_decisions.start(topics, ends, now_ms=self._state.now_ms())
+            self._begin(group, [each for topic in topics for each in partitions[topic]])
             await self._write(group, records)
             return self._heard(group, request.member_id)
 
@@ -261,6 +267,8 @@ class GroupCoordinator:
                 group.state, member_id, epoch, offsets, now_ms=now_ms, pointer=pointer
             )
             records += consumer_decisions.begin(group.state, member_id, begun)
+            with suppress(TuffError):  # the commit does not depend on it
+                await self._note_lost(group, offsets)
             await self._write(group, records, pointer=pointer, caller=caller)
 
     async def committed(self, group_log: TopicId) -> GroupState:
@@ -290,6 +298,7 @@ class GroupCoordinator:
                 now_ms=self._state.now_ms(),
                 undecided=group.state.undecided_partitions(),
             )
+            self._begin(group, offsets)
             await self._write(group, records)
 
     async def preferences(self, group_log: TopicId) -> GroupPreferences:
@@ -326,6 +335,16 @@ class GroupCoordinator:
             await self._topics.delete(group_log)
         await self.log_changed(group_log)
 
+    async def note_lost(self) -> list[GroupName]:
+        """Count what groups have lost of the partitions of this server since the last call; the
+        names of all groups. One that can't be read now is left to the next call."""
+        logs = [each for each in self._state.topics.live() if each.name.endswith(GROUP_LOG)]
+        for group_log in logs:
+            with suppress(TuffError):
+                async with self._turn(group_log) as group:
+                    await self._note_lost(group, self._read_by(group))
+        return [_name_of(each) for each in logs]
+
     def names(self, namespace: str) -> list[str]:
         """The groups of a namespace whose logs this server owns, in byte order."""
         return [
@@ -333,6 +352,44 @@ class GroupCoordinator:
             for each in self._state.topics.live()
             if each.namespace == namespace and each.name.endswith(GROUP_LOG)
         ]
+
+    def _read_by(self, group: _ConsumerGroup) -> Iterable[str]:
+        """The partitions whose messages are for the group. Without members, these are all that it
+        has consumed: its next member may go on with them."""
+        state = group.state
+        if state.members:
+            return [each for partitions in state.partitions.values() for each in partitions]
+        return [each.name for each in self._afters(group.topic.id, state)]
+
+    def _begin(self, group: _ConsumerGroup, partitions: Iterable[str]) -> None:
+        for each in self._owned_among(group, partitions):
+            self._lost_messages.begin(_name_of(group.topic.id), each)
+
+    async def _note_lost(self, group: _ConsumerGroup, partitions: Iterable[str]) -> None:
+        name = _name_of(group.topic.id)
+        behind = []
+        for each in self._owned_among(group, partitions):
+            with suppress(TopicNotFoundError):
+                if self._lost_messages.is_behind(name, each, _read_to(group.state, each)):
+                    behind.append(each)
+        if not behind:  # the usual case
+            return
+        await self._logs.end_transactions(group)
+        undecided = group.state.undecided_partitions()
+        tags = _preferences_of(group).tags
+        for each in behind:
+            if each.name not in undecided:
+                await self._lost_messages.note(
+                    name,
+                    each,
+                    _read_to(group.state, each),
+                    tags=None if tags is None else TagFilter.parse(tags),
+                )
+
+    def _owned_among(self, group: _ConsumerGroup, partitions: Iterable[str]) -> list[TopicId]:
+        """The partitions among these that no other server owns."""
+        ids = [TopicId(group.topic.id.namespace, each) for each in partitions]
+        return [each for each in ids if not self._is_foreign(each)]
 
     async def lags(self, group_log: TopicId, state: GroupState) -> list[PartitionLag]:
         """Where the group is in each partition that it has an offset of, or shall consume."""
@@ -587,6 +644,16 @@ def partitions_of(state: StoreState, topic: TopicId) -> list[str]:
 def group_log_of(namespace: str, group: str) -> TopicId:
     """The log of a group. Raises: InvalidNameError."""
     return TopicId(namespace, f"{group}{GROUP_LOG}")
+
+
+def _name_of(group_log: TopicId) -> GroupName:
+    name = group_log.name.removesuffix(GROUP_LOG)
+    return GroupName(GroupKind.CONSUMER, group_log.namespace, name)
+
+
+def _read_to(state: GroupState, partition: TopicId) -> bytes:
+    offset = state.offsets.get(partition.name)
+    return BEGINNING if offset is None else offset.after.to_bytes()
 
 
 def _preferences_of(group: _ConsumerGroup) -> GroupPreferences:

@@ -29,7 +29,8 @@ from messaging.groups.share_decisions import (
 from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, ShareGroup, WindowReader
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import TTL_S_MAX, Topic, created
-from messaging.model.visibility import first_id, start_after
+from messaging.model.visibility import before_row, first_id, id_before, start_after
+from messaging.read.lost_messages import GroupKind, GroupName, Loss, LostMessages
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
 from messaging.settings import MessagingSettings
@@ -37,7 +38,7 @@ from messaging.topic_changes import TopicChanges, deleted
 from messaging.write.publish import Publisher
 from messaging.write.write_batch import WriteBatch
 from messaging.write.write_queue import Write, WriteQueue
-from tuff.protocol.attributes import Attributes
+from tuff.protocol.attributes import Attributes, TagFilter
 from tuff.protocol.errors import (
     GroupExistsError,
     GroupNotFoundError,
@@ -116,6 +117,7 @@ class ShareGroups:
         polls: Polls,
         topics: TopicChanges,
         offsets: TopicOffsets,
+        lost_messages: LostMessages,
         settings: MessagingSettings,
         *,
         window: int,
@@ -126,6 +128,7 @@ class ShareGroups:
         self._committer = committer
         self._polls = polls
         self._offsets = offsets
+        self._lost_messages = lost_messages
         self._settings = settings
         self.window = window
         self._logs = GroupLogs(
@@ -177,6 +180,8 @@ class ShareGroups:
                 _require_same(ShareProperties.from_texts(record.properties), asked, group)
             else:
                 self._create_logs(batch, partitions, group, asked)
+                for each in partitions:
+                    self._lost_messages.begin(_name_of(each, group), each)
 
         await self._committer.submit(Write(decide))
 
@@ -310,6 +315,16 @@ class ShareGroups:
                 behind_ms = (await self.show(topic, name)).behind_ms
                 found.append(ShareGroupLag(topic=topic, name=name, behind_ms=behind_ms))
         return found
+
+    async def note_lost(self) -> list[GroupName]:
+        """Count what share groups have lost since the last call; the names of all of them. One that
+        can't be read now is left to the next call."""
+        groups = self._live(self._state.topics)
+        for topic, name in groups:
+            with suppress(TuffError):
+                async with self._turn(topic, name) as found:
+                    await self._bring_up_to_date(topic, found)
+        return [_name_of(topic, name) for topic, name in groups]
 
     async def lease(
         self, topic: TopicId, group: str, request: LeaseRequest, *, wait_s: float = 0.0
@@ -482,9 +497,31 @@ class ShareGroups:
         # next message gets an id before what is live now.
         end = MessageId.from_int(past_group(self._state.high_water_mark).to_int() + 1)
         first = min(max(record.log_start, MessageId(*live_from)), end)
-        found.state.forget_before(first.to_bytes())
         found.state.end_leases(now_ms=self._state.now_ms())
+        if found.state.low < id_before(first.to_bytes()):
+            await self._note_lost(found, first.to_bytes())
+        found.state.forget_before(first.to_bytes())
         self._log_lost(found)
+
+    async def _note_lost(self, found: ShareGroup, first: bytes) -> None:
+        """Count the messages before this id that are not done, and that no worker has."""
+        partition, state = found.topic.id.home, found.state
+        name = _name_of(partition, found.topic.id.share_group or "")
+        after = state.low
+        for cause, stop in self._lost_messages.stops(partition).items():
+            through = min(before_row(stop), id_before(first))
+            if after < through:
+                loss = Loss(name, cause, after, through)
+                self._lost_messages.add(partition, loss, state.unread_in(after, through))
+                after = through
+        tags = found.memory.tags
+        await self._lost_messages.note(
+            name,
+            partition,
+            state.read_to,
+            tags=None if tags is None else TagFilter.parse(tags),
+            done=state.done_ahead,
+        )
 
     async def _expiring(
         self, topic: TopicId, request: Sequence[Acknowledgement], *, now_ms: int
@@ -533,6 +570,10 @@ class ShareGroups:
         Raises: TopicNotFoundError, PartitionRequiredError, GroupNotFoundError.
         """
         return self._logs.turn(partial(self._find_log, topic, group))
+
+
+def _name_of(topic: TopicId, group: str) -> GroupName:
+    return GroupName(GroupKind.SHARE, topic.namespace, group)
 
 
 def _sum_of(views: Sequence[ShareGroupView]) -> ShareGroupView:

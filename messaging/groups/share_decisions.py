@@ -427,6 +427,26 @@ class ShareState:
             self._restore_tries(tries, message)
         self._note_available(message_id)
 
+    @property
+    def done_ahead(self) -> Collection[bytes]:
+        """Messages behind those that were read since the load that are done."""
+        return self._ahead
+
+    def unread_in(self, after: bytes, through: bytes) -> int:
+        """How many messages between two ids, of those that were read from the topic, are not done,
+        and no consumer has; of a key with many messages, some may not be counted."""
+        if self._window and self._window[0] > through:
+            return 0  # the usual case
+        waiting = sum(
+            after < each <= through
+            and message.phase is not Phase.LEASED
+            and each not in self._undecided
+            for each, message in self._messages.items()
+        )
+        if through < self.read_to:
+            return waiting
+        return waiting + sum(self._keys[each].further_count for each in self._further)
+
     def forget_before(self, first: bytes) -> None:
         """Messages before this id have expired, or were truncated."""
         while self._window and self._window[0] < first:

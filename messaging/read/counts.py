@@ -20,6 +20,7 @@ from messaging.engines.engine_interface import StoreDamagedError
 from messaging.engines.row_store import Store
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import topic_of
+from messaging.model.attributes import StoredTagFilter
 from messaging.model.packed_rows import is_packed, row_count
 from messaging.model.row_format import (
     OFFSET_SIZE,
@@ -117,7 +118,7 @@ class MessageCounts:
         together read so many records, or a few of each. Raises: StorageUnavailableError."""
         self._store.require_up()
         # The snapshot first and the rows second: what becomes durable in between is in progress.
-        snapshot = await _snapshot(self._state)
+        snapshot = await maybe_snapshot(self._state)
         found: list[MessageCount] = []
         left_count = records_count_max
         for partition, after in afters:
@@ -150,7 +151,7 @@ def total(counts: Iterable[MessageCount]) -> MessageCount:
     return found
 
 
-async def _snapshot(state: StoreState) -> Transaction | None:
+async def maybe_snapshot(state: StoreState) -> Transaction | None:
     """None while transactions are down: what is not rolled back counts then."""
     try:
         return await state.transactions.snapshot()
@@ -186,6 +187,7 @@ class _Counting:
         self._store = store
         self._query = query
         self._records_count_max = records_count_max
+        self._tags = None if query.tags is None else StoredTagFilter(query.tags)
         self.passed_count = 0
         self.found_count = 0
         self.oldest_ms: int | None = None
@@ -202,7 +204,7 @@ class _Counting:
             if is_packed(value[:1]):
                 # A row by itself has no message behind its offset.
                 start = max(number - row_count(value) + 1, begin.to_int() + bool(inside))
-                self._add(Offset.from_int(start), min(number, last.to_int()) - start + 1)
+                self._add_packed(Offset.from_int(start), min(number, last.to_int()) - start + 1)
                 continue
             offset = Offset.from_int(number)
             self._count_row(offset, key, value, inside if offset == begin else 0)
@@ -219,7 +221,7 @@ class _Counting:
         ):
             return
         if row.reference is None:
-            self._add(offset, not inside)
+            self._add(offset, not inside and self._is_selected(row.attributes))
         elif row.reference.count:
             self._count_group(offset, row, inside)
 
@@ -239,16 +241,22 @@ class _Counting:
         for key, value in self._records(start, stop):
             if is_packed(value[:1]):
                 begin = max(offset_number(key) - row_count(value) + 1, first.to_int())
-                self._add(offset, offset_number(key) - begin + 1)
-            elif not self._is_expired(offset, key, value):
+                self._add_packed(offset, offset_number(key) - begin + 1)
+            elif self._is_delivered(offset, key, value):
                 self._add(offset, 1)
 
-    def _is_expired(self, offset: Offset, key: bytes, value: bytes) -> bool:
+    def _is_delivered(self, offset: Offset, key: bytes, value: bytes) -> bool:
         try:
             row = PayloadRow.from_bytes(key, value)
         except DamagedRowError:
-            return False
-        return is_past_own_ttl(self._query, offset, row.ttl_s)
+            return True
+        is_expired = is_past_own_ttl(self._query, offset, row.ttl_s)
+        return not is_expired and self._is_selected(row.attributes)
+
+    def _is_selected(self, attributes: bytes | None) -> bool:
+        if self._tags is None:
+            return True
+        return attributes is not None and self._tags.selects(attributes)
 
     def _records(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         with closing(self._store.records(start, stop)) as records:
@@ -257,6 +265,11 @@ class _Counting:
                     raise _TooManyRecords
                 self.passed_count += 1
                 yield record
+
+    def _add_packed(self, offset: Offset, count: int) -> None:
+        """Packed messages have no tags."""
+        if self._tags is None:
+            self._add(offset, count)
 
     def _add(self, offset: Offset, count: int) -> None:
         if count > 0:

@@ -31,10 +31,12 @@ from messaging.read.explanation_decision import (
     DelayedFacts,
     Explanation,
     Facts,
+    Reason,
     StoredRow,
     explain,
     explain_delayed,
 )
+from messaging.read.lost_messages import Loss, LostMessages
 from messaging.read.offsets_and_splits import first_indexed, first_live, first_undecided
 from messaging.read.poll import Poll, may_read_again, query_of, snapshot_for
 from messaging.settings import MessagingSettings
@@ -65,12 +67,14 @@ MayRead = Callable[[Request, TopicId], bool]
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """An explanation, the log that was read, and the transaction that wrote the message."""
+    """An explanation, the log that was read, and the transaction that wrote the message. `lost_by`:
+    the groups that had not read it when it went."""
 
     explanation: Explanation
     topic: TopicId
     generation: int | None
     status: TransactionStatus | None
+    lost_by: tuple[Loss, ...] = ()
 
 
 class Explainer:
@@ -81,6 +85,7 @@ class Explainer:
         store: OpenStore,
         state: StoreState,
         settings: MessagingSettings,
+        lost_messages: LostMessages,
         *,
         archive: "ArchiveReader | None" = None,
     ) -> None:
@@ -88,6 +93,7 @@ class Explainer:
         self._state = state
         self._settings = settings
         self._archive = archive
+        self._lost_messages = lost_messages
 
     async def explain(
         self, topic: TopicId, id: MessageId, poll: Poll, *, may_read: Callable[[TopicId], bool]
@@ -121,7 +127,11 @@ class Explainer:
             is_blocked = blocker is not None or visibility(pointer, snapshot) is Verdict.BLOCK
             if is_blocked and await may_read_again(self._state, snapshot):
                 return await self.explain(topic, id, poll, may_read=may_read)
-        return Explained(explain(facts), facts.topic, facts.generation, facts.status)
+        explanation = explain(facts)
+        lost_by: tuple[Loss, ...] = ()
+        if explanation.reason in (Reason.EXPIRED, Reason.TRUNCATED):
+            lost_by = self._lost_by(facts.topic, id, may_read)
+        return Explained(explanation, facts.topic, facts.generation, facts.status, lost_by)
 
     async def explain_delayed(self, topic: TopicId, id: DelayedId) -> Explained:
         """Why readers do not receive a delayed message yet.
@@ -147,6 +157,16 @@ class Explainer:
         if generation is None:
             raise topic_not_found(topic)
         return Explained(explain_delayed(found), found.topic, generation, found.status)
+
+    def _lost_by(
+        self, topic: TopicId, id: MessageId, may_read: Callable[[TopicId], bool]
+    ) -> tuple[Loss, ...]:
+        return tuple(
+            each
+            for each in self._lost_messages.of_message(topic, id)
+            if each.group.namespace == topic.namespace
+            or may_read(TopicId(each.group.namespace, each.group.name))
+        )
 
     def _logs(self, topic: TopicId) -> list[tuple[Topic, TopicRecord]]:
         """The topic, or the partitions of one with several, with their records, also deleted ones.
@@ -391,5 +411,16 @@ def explanation_body(id: str, found: Explained) -> dict[str, object]:
     if explanation.elsewhere:
         body["elsewhere"] = [
             {"namespace": each.namespace, "topic": each.name} for each in explanation.elsewhere
+        ]
+    if found.lost_by:
+        body["lostBy"] = [
+            {
+                "kind": each.group.kind.value,
+                "namespace": each.group.namespace,
+                "group": each.group.name,
+                "cause": each.cause.value,
+                "after": each.after.hex(),
+            }
+            for each in found.lost_by
         ]
     return body

@@ -12,7 +12,7 @@ row but delayed ones, which they do not see.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -133,7 +133,9 @@ class RetentionCleaner:
         topics: TopicChanges,
         observers: RegionObservers | None,
         compaction: Compaction,
+        before_deletion: Callable[[], Awaitable[None]],
     ) -> None:
+        """`before_deletion` is awaited by each pass that may delete, before its first deletion."""
         self._store = store
         self._state = state
         self._committer = committer
@@ -141,6 +143,7 @@ class RetentionCleaner:
         self._topics = topics
         self._observers = observers
         self._compaction = compaction
+        self._before_deletion = before_deletion
         self._cursor = MESSAGES
         # Topics in which rows were deleted since their tables were compacted; None: all.
         self._to_compact: set[bytes] | None = None
@@ -172,6 +175,8 @@ class RetentionCleaner:
         state = await self._state.transactions.visibility_state()
         await self._roll_back_invalid(state)
         rules = self._rules(state)
+        if rules.may_delete:
+            await self._before_deletion()
         chunks = []
         if self._observers is None:
             chunks = [chunk async for chunk in self._run_chunks(rules)]

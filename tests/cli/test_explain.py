@@ -8,6 +8,9 @@ import tuff
 from tests.cli.command import tuff_command
 from tests.cli.conftest import Tuff
 from tests.http.process import ServerProcess, serve
+from tuff.protocol.ids import FIRST_ID
+from tuff.replies import Explanation, MessageLostByGroup
+from tuff_cli.explain import _fields
 
 TOPIC = tuff.TopicId("cli", "explained")
 
@@ -92,3 +95,24 @@ def test_a_reader_has_one_kind_of_snapshot(run: Tuff) -> None:
 
     assert done.returncode == 2
     assert "at most one of --isolation, --tx and --snapshot" in done.stderr
+
+
+def test_the_groups_that_lost_a_message_are_named() -> None:
+    loss = MessageLostByGroup(
+        kind="share", namespace="cli", group="mailing", cause="expired", after=FIRST_ID
+    )
+    found = Explanation(
+        id="ab",
+        topic=TOPIC,
+        generation=1,
+        is_visible=False,
+        reason="expired",
+        detail="d",
+        advice="a",
+        lost_by=(loss,),
+    )
+
+    assert _fields(found)["lost by"] == (
+        f"the share group cli:mailing, which had read up to {FIRST_ID.hex()} when the message "
+        "expired"
+    )

@@ -249,6 +249,27 @@ def test_a_damaged_record_is_the_reason(tmp_path: Path) -> None:
     assert "tuff fsck" in found["advice"]
 
 
+def test_an_expired_message_names_the_groups_that_had_not_read_it(tmp_path: Path) -> None:
+    with serve(tmp_path, "messaging.cleanup_interval=0.2") as running:
+        topic = created(running.client(), "shop", "orders")
+        member = {"memberId": "m1", "memberEpoch": 0, "topics": ["orders"]}
+        ok(topic.client.post("/v1/namespaces/shop/groups/billing/heartbeat", member))
+        ok(topic.client.put(f"{topic.path}/share-groups/mailing", {"start": "earliest"}))
+        id = published(topic, "unread")
+        assert "lostBy" not in explained(topic, id)
+        ok(topic.change({"ttl": "1"}))
+
+        until(lambda: len(explained(topic, id).get("lostBy", ())) == 2)
+
+        found = explained(topic, id)
+    assert found["reason"] == "expired"
+    of_groups = {"namespace": "shop", "cause": "expired"}
+    assert [{**each, "after": None} for each in found["lostBy"]] == [
+        {"kind": "consumer", "group": "billing", "after": None, **of_groups},
+        {"kind": "share", "group": "mailing", "after": None, **of_groups},
+    ]
+
+
 @pytest.mark.parametrize("each", Reason)
 def test_the_protocol_lists_each_reason(each: Reason) -> None:
     text = Path(__file__).resolve().parents[2].joinpath("docs/protocol.md").read_text()

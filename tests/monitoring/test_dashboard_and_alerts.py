@@ -17,7 +17,7 @@ from cluster.reach import Reach
 from cluster.request_counts import RequestCounts
 from process.cluster_metrics import gauges
 from tests.http.calls import Topic, begin, ids
-from tests.http.client import Client, ok
+from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
 from tests.http.test_access import access_file, rights
 from tests.programs import needs
@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     file = home / "access.toml"
     file.write_text(access_file({"admin": rights("admin", *Right)}))
     audit = f"server.access_file={file}", 'server.audit_topic="system:audit"'
-    with serve(home, *audit) as running:
+    with serve(home, *audit, "messaging.cleanup_interval=0.2") as running:
         _make_traffic(_client(running))
         yield running
 
@@ -62,6 +62,20 @@ def _make_traffic(client: Client) -> None:
     member = {"memberId": "m1", "memberEpoch": 0, "topics": ["orders"]}
     ok(client.post(f"/v1/namespaces/{NAMESPACE}/groups/billing/heartbeat", member))
     ok(client.put(f"{orders.path}/share-groups/invoices"))
+    _lose_messages(client)
+
+
+def _lose_messages(client: Client) -> None:
+    """Messages expire before a consumer group and a share group have read them."""
+    short = Topic(client, NAMESPACE, "short")
+    ok(short.create({"ttl": "1"}))
+    member = {"memberId": "m2", "memberEpoch": 0, "topics": ["short"]}
+    ok(client.post(f"/v1/namespaces/{NAMESPACE}/groups/slow/heartbeat", member))
+    ok(client.put(f"{short.path}/share-groups/slow", {"start": "earliest"}))
+    ok(short.publish("unread"))
+    for kind in (b"group", b"share_group"):
+        series = b"tuff_%b_lost_messages_total{" % kind
+        until(lambda series=series: series in client.get("/metrics").body)
 
 
 def _alerts() -> list[dict[str, Any]]:
@@ -145,7 +159,7 @@ def test_each_alert_has_a_recipe_and_each_metric_a_bounded_set_of_labels(
     assert missing == {}
     assert set().union(*labels) == {
         "le", "operation", "outcome", "store", "version", "python",  # bounded by the program
-        "check",
+        "check", "cause",
         "namespace", "topic", "position", "group", "partition",  # 1,000 series of a name at most
     }  # fmt: skip
 

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from messaging.groups.consumer_coordinator import GroupLags, Lag
 from messaging.groups.share_coordinator import ShareGroupLag
 from messaging.read.counts import MessageCount
+from messaging.read.lost_messages import GroupKind, GroupName, LossCause, LossKey
 from messaging.retention.holds_and_positions import PositionLag
 from process import metrics
 from process.metrics import Gauge, LagReader, Lags, Metrics, no_lags
@@ -73,7 +74,13 @@ def _lags(*, behind_ms: int) -> Lags:
         lags={"t:1": Lag(end=None, behind_ms=500, unread=unread)},
     )
     share_group = ShareGroupLag(topic=TOPIC, name="s", behind_ms=700)
-    return Lags([position], [group], [share_group], [(TOPIC, unread)], now_ms=10_000)
+    consumers = GroupName(GroupKind.CONSUMER, "default", "g")
+    workers = GroupName(GroupKind.SHARE, "other", "s")
+    lost = {
+        LossKey(consumers, TOPIC, LossCause.EXPIRED): 4,
+        LossKey(workers, TOPIC, LossCause.TRUNCATED): 6,
+    }
+    return Lags([position], [group], [share_group], [(TOPIC, unread)], now_ms=10_000, lost=lost)
 
 
 async def test_figures_are_read_at_each_scrape() -> None:
@@ -106,6 +113,8 @@ async def test_figures_are_read_at_each_scrape() -> None:
     assert shown["tuff_position_unread_messages default report t"] == 0
     assert shown["tuff_position_oldest_unread_seconds default report t"] == 0
     assert shown["tuff_topic_stored_messages default t"] == 5
+    assert shown["tuff_group_lost_messages_total expired g default t"] == 4
+    assert shown["tuff_share_group_lost_messages_total truncated s other default:t"] == 6
 
 
 async def test_figures_of_one_name_differ_in_their_labels_and_one_may_be_unknown() -> None:

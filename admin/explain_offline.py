@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar
 
 from admin.data_directory import DataDirectory
 from admin.transaction_files import TransactionFiles
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
 from messaging.engines.leveldb import LevelDbStore
 from messaging.log.delayed_due_times import NOTHING_DUE
 from messaging.log.loading import load

@@ -14,7 +14,7 @@ from admin.readable_rows import (
     row_name,
 )
 from admin.transaction_files import TransactionFiles, TransactionFilesReport
-from messaging.log.pointer_index import PAYLOAD_ROWS, IndexedRange
+from messaging.log.rows_by_transaction import PAYLOAD_ROWS, IndexedRange
 from messaging.log.store_end import FILE_NAME, DamagedEndError, loss_advice, read_end
 from messaging.log.topics import TopicRecord, partition_rows
 from messaging.model.partitions import ONE_PARTITION

@@ -13,7 +13,6 @@ from admin.findings import RefusedError
 from tuff.protocol.json_bodies import payload_to_json, pointer_to_json
 from tuff.protocol.pointer_list import PointerList
 from tuff_storage.disk.records import Damage, read_frames
-from tx.edits import MalformedError, decode_edit
 from tx.file_headers import (
     DamagedFilesError,
     FileKind,
@@ -22,6 +21,7 @@ from tx.file_headers import (
     list_files,
     read_header,
 )
+from tx.log_records import MalformedError, decode_edit
 from tx.outcomes import OpenTransaction
 from tx.snapshot_file import read_snapshot
 from tx.wal import is_proof

@@ -16,7 +16,7 @@ from admin.readable_rows import TABLE_NAMES
 from messaging.engines.engine_interface import StoreError
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.row_store import Store
-from messaging.log.pointer_index import (
+from messaging.log.rows_by_transaction import (
     ASIDE_ROWS,
     DELAYED_ROWS,
     MESSAGE_ROWS,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from admin.findings import Finding
 from messaging.engines.sstable import Block, TableLayout, read_changes, read_layout
-from messaging.log.pointer_index import IndexedRange
+from messaging.log.rows_by_transaction import IndexedRange
 from messaging.log.topics import TopicRecord
 from messaging.model.packed_rows import (
     is_packed,

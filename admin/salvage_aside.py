@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from messaging.log.pointer_index import IndexedRange
+from messaging.log.rows_by_transaction import IndexedRange
 from messaging.model.row_format import MessageRow, offset_after
 from tuff.protocol.ids import Offset
 

@@ -22,7 +22,7 @@ from admin.salvage_aside import AsideRows
 from admin.salvage_transactions import ProvenOutcome
 from admin.salvage_visibility import RowVisibility
 from messaging.engines.engine_interface import Engine, StoreError
-from messaging.log.pointer_index import ASIDE_ROWS, IndexedRange
+from messaging.log.rows_by_transaction import ASIDE_ROWS, IndexedRange
 from messaging.log.topics import TTL_S_MAX, TopicRecord, partition_rows
 from messaging.model.row_format import (
     BEFORE_ALL,

@@ -16,7 +16,7 @@ from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Offset
 from tuff.protocol.sentences import counted
 from tx.consistency import contradiction
-from tx.edits import (
+from tx.log_records import (
     Aborted,
     BlockReserved,
     BlockReturned,

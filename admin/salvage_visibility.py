@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from admin.readable_rows import ReadableRows, ReadRow, Version
 from admin.salvage_transactions import ProvenOutcome
-from messaging.log.pointer_index import IndexedRange
+from messaging.log.rows_by_transaction import IndexedRange
 from messaging.model.row_format import INDEX, DamagedRowError, MessageRow
 from tuff_storage.leveldb.manifest import LOG_SUFFIX
 

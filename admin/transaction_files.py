@@ -9,7 +9,6 @@ from pathlib import Path
 from admin.findings import Finding
 from tuff_storage.disk.files import make_directory
 from tuff_storage.disk.records import Damage, Frame, read_frame
-from tx.edits import Edit, MalformedError, NewerError, decode_edit
 from tx.file_headers import (
     HEAD_SIZE,
     NEWER,
@@ -26,6 +25,7 @@ from tx.file_headers import (
     read_header,
     without_advice,
 )
+from tx.log_records import Edit, MalformedError, NewerError, decode_edit
 from tx.mixed_backups import RecordedFiles
 from tx.recovery import recover
 from tx.snapshot_file import read_snapshot, write_snapshot

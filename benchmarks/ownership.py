@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 
-from kernel.floor import NO_FLOOR
+from kernel.owner_floor import NO_FLOOR
 from metadata.owner_records import (
     OwnerInfo,
     OwnerRecords,

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from cluster.forwarding import Owner
 from cluster.peers import PeerRefusedError
 from kernel.event_loop import Spawn
-from kernel.exchange import Reply, Request, Route
+from kernel.requests_and_replies import Reply, Request, Route
 from metadata.json_values import Fields
 from tuff.protocol.errors import TuffError
 from tuff.protocol.json_bodies import parse_json

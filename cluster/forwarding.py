@@ -16,9 +16,9 @@ import orjson
 
 from cluster.peers import Peers, PeerUnansweredError
 from cluster.session_forwarding import http_request, session_reply
-from kernel.exchange import Reply, Request, Route
+from kernel.requests_and_replies import Reply, Request, Route
 from messaging.groups.consumer_routes import group_log
-from messaging.read.wait_for_partitions import topics_in
+from messaging.read.long_poll_of_topics import topics_in
 from tuff.protocol.errors import (
     InvalidNameError,
     OwnershipMovingError,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kernel.floor import NO_FLOOR, Floor
 from kernel.log_events import event
+from kernel.owner_floor import NO_FLOOR, Floor
 from metadata.layout import MANAGERS, Layout, join_layout
 from metadata.member_records import Members, ServerInfo
 from metadata.store_interface import MetadataStore, Session

@@ -14,7 +14,7 @@ from cluster.membership import Identity, Membership
 from cluster.peers import Peers
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import InThread
-from kernel.exchange import Reply, Request, Route, json_reply, read_object, read_query
+from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_object, read_query
 from metadata.member_records import ServerInfo
 from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.store_interface import MetadataError

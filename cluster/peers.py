@@ -16,7 +16,7 @@ import aiohttp
 from yarl import URL
 
 from kernel.event_loop import Spawn
-from kernel.exchange import SERVER_SCHEME, Reply, Request
+from kernel.requests_and_replies import SERVER_SCHEME, Reply, Request
 from tuff.aiohttp_sessions import new_session, notice_closed_connections
 from tuff.protocol.errors import TuffError, from_problem
 

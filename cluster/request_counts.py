@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kernel.exchange import Reply, Request, Route
+from kernel.requests_and_replies import Reply, Request, Route
 from tuff.protocol.errors import OwnershipMovingError
 
 _OWNER = "Tuff-Owner"  # what the reply of another server has, and a redirect

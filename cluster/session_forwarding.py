@@ -5,7 +5,7 @@ from base64 import b64decode, b64encode
 
 import orjson
 
-from kernel.exchange import Reply, Request
+from kernel.requests_and_replies import Reply, Request
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.json_bodies import payload_to_json
 from tuff.protocol.media_types import JSON_REPLY_TYPE, MediaType

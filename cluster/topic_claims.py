@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 from cluster.forwarding import Owner
 from cluster.membership import Identity, Membership
 from kernel.event_loop import FutureTask, InThread
-from kernel.floor import NO_FLOOR, Floor
+from kernel.owner_floor import NO_FLOOR, Floor
 from messaging.log.topics import topic_not_found
 from metadata.member_records import ServerInfo
 from metadata.owner_records import OwnerInfo, OwnerRecords

@@ -22,8 +22,8 @@ from cluster.membership import Identity
 from cluster.peers import PeerUnansweredError
 from cluster.transaction_rows_service import TransactionRowsService
 from kernel.event_loop import InThread, Spawn
-from kernel.floor import Floor
-from messaging.log.pointer_index import IndexedRange
+from kernel.owner_floor import Floor
+from messaging.log.rows_by_transaction import IndexedRange
 from metadata.json_values import Fields, topic_from
 from metadata.member_records import ServerInfo
 from metadata.store_interface import MetadataError
@@ -38,7 +38,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff_storage.disk.locks import StoreError
-from tx.message_rows import MessageRows
+from tx.messaging_interface import MessageRows
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class _Carried:
 
 
 class TransactionRowsClient:
-    """A `tx.message_rows.MessageRows`. Lives on the event loop.
+    """A `tx.messaging_interface.MessageRows`. Lives on the event loop.
 
     `me` and `servers` are asked for once this server has joined. `local` are the rows of this
     server, and `here` is its part that answers the leader. `shared_index` reads every row of the

@@ -19,14 +19,14 @@ from cluster.forwarding import Leader
 from cluster.membership import Identity
 from cluster.peers import PeerUnansweredError
 from kernel.event_loop import Spawn
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
 from messaging.transactions_interface import WritePermit
 from metadata.json_values import Fields
 from tuff.protocol.errors import TransactionError, TransactionsUnavailableError, TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
-from tx.principals import require_writer
+from tx.transaction_owners import require_writer
 
 ENDED_COUNT_MAX = 16_384  # pointers that ended last; a poll looks at them right after their end
 

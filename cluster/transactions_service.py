@@ -20,7 +20,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.transaction import Transaction
-from tx.manager import TransactionManager
+from tx.service import TransactionManager
 from tx.write_permits import Permit
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from kernel.exchange import Reply, Request, Route, read_query
+from kernel.requests_and_replies import Reply, Request, Route, read_query
 from tuff.protocol import operations
 from tuff.protocol.errors import NotFoundError
 from tuff.protocol.json_bodies import shown

@@ -1,9 +1,10 @@
-"""Routes whose handler gets a list of requests; kernel/exchange.py says how it answers them."""
+"""Routes whose handler gets a list of requests (kernel/requests_and_replies.py says how it answers
+them)."""
 
 import asyncio
 from collections.abc import Callable
 
-from kernel.exchange import ManyHandler, Reply, Request, Route, begin_many
+from kernel.requests_and_replies import ManyHandler, Reply, Request, Route, begin_many
 from tuff.protocol.operations import Operation
 
 

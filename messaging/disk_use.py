@@ -7,7 +7,7 @@ its files: rows in memory do not count.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernel.exchange import Reply, Request, Route, json_reply, read_object, read_query
+from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_object, read_query
 from messaging.engines.row_store import Store
 from messaging.engines.space_on_disk import SpaceOnDisk
 from messaging.log.state_in_memory import OpenStore, StoreState

@@ -30,10 +30,10 @@ from messaging.model.row_format import StoreMetadata
 from messaging.read.counts import MessageCounts
 from messaging.read.explanation_facts import Explainer
 from messaging.read.inspection import TopicInspection
+from messaging.read.long_poll_of_topics import PartitionWaits
 from messaging.read.lost_messages import LostMessages
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
-from messaging.read.wait_for_partitions import PartitionWaits
 from messaging.retention.cleaner import RetentionCleaner
 from messaging.retention.compaction import Compaction
 from messaging.retention.holds_and_positions import HoldsAndPositions

@@ -7,7 +7,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from kernel.exchange import (
+from kernel.request_bodies import numbers_as_written
+from kernel.requests_and_replies import (
     EMPTY_REPLY,
     Reply,
     Request,
@@ -17,7 +18,6 @@ from kernel.exchange import (
     read_query,
     require_json,
 )
-from kernel.request_bodies import numbers_as_written
 from messaging.engines.engine_interface import StoreDamagedError
 from messaging.engines.row_store import Store
 from messaging.log.state_in_memory import OpenStore, StoreState, require_topic

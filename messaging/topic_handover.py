@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection
 from functools import partial
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from messaging.engines.engine_interface import SharedStore
 from messaging.engines.row_store import Store
 from messaging.log.loading import LoadedTopics, load_topics

@@ -3,7 +3,7 @@ it (protocol §3.13). Lives on the event loop."""
 
 from contextlib import suppress
 
-from kernel.exchange import Reply, Request, Route, json_reply
+from kernel.requests_and_replies import Reply, Request, Route, json_reply
 from messaging.groups.consumer_coordinator import GroupCoordinator, group_log_of
 from messaging.groups.consumer_routes import group_body
 from messaging.groups.consumer_state import GroupState

@@ -8,7 +8,7 @@ otherwise, they raise `TransactionsUnavailableError` while the transaction servi
 
 from typing import Protocol
 
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from threading import Event, Lock
 
 from kernel.log_events import event
-from metadata.entry import NONCE_BYTES, Entry, next_tombstone
 from metadata.hbase_table import PAUSE_S_MIN, SESSIONS, MetadataTable, session_row
 from metadata.store_interface import DamagedEntryError, Expected, Key, MetadataUnavailableError
+from metadata.stored_entry import NONCE_BYTES, Entry, next_tombstone
 
 log = logging.getLogger(__name__)
 

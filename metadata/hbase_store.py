@@ -18,16 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event, Lock
 
-from metadata.entry import (
-    NONCE_BYTES,
-    Entry,
-    live,
-    next_entry,
-    next_tombstone,
-    require_timeout,
-    require_value,
-    require_version,
-)
 from metadata.hbase_sessions import (
     BEATS_PER_TIMEOUT,
     POLL_S_MAX,
@@ -57,6 +47,16 @@ from metadata.store_interface import (
     Session,
     SessionLostError,
     Versioned,
+)
+from metadata.stored_entry import (
+    NONCE_BYTES,
+    Entry,
+    live,
+    next_entry,
+    next_tombstone,
+    require_timeout,
+    require_value,
+    require_version,
 )
 from tuff_storage.hbase_gateway import Addresses, Gateways
 

@@ -2,7 +2,7 @@
 
     table := PREFIX "cluster", with one family d
     row   := "e/" encoded key | "s/" session id | "numbers"
-    cell  := entry (metadata/entry.py), in the column d:e; such a row has one cell
+    cell  := entry (metadata/stored_entry.py), in the column d:e; such a row has one cell
 
 The row "numbers" has a counter in the column d:s, the number of the newest session.
 
@@ -21,9 +21,9 @@ from functools import partial
 from time import sleep
 from typing import Any, TypeVar
 
-from metadata.entry import Entry
 from metadata.keys import decode_key, encode_key, range_below
 from metadata.store_interface import DamagedEntryError, Key, MetadataUnavailableError
+from metadata.stored_entry import Entry
 from tuff_storage.disk.locks import StoreError
 from tuff_storage.hbase_gateway import (
     Addresses,

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from metadata.json_values import Fields, decoded, encoded, read_value
 from metadata.keys import encode_key
 from metadata.owner_records import floor_members, floor_of

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from metadata.json_values import Fields, decoded, encoded, read_value, topic_key, topic_of
 from metadata.store_interface import (
     BadVersionError,

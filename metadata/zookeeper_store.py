@@ -9,15 +9,6 @@ from contextlib import suppress
 from secrets import token_bytes, token_hex
 from threading import Lock
 
-from metadata.entry import (
-    NONCE_BYTES,
-    Entry,
-    next_entry,
-    next_tombstone,
-    require_timeout,
-    require_value,
-    require_version,
-)
 from metadata.keys import encode_key
 from metadata.store_interface import (
     BadVersionError,
@@ -29,6 +20,15 @@ from metadata.store_interface import (
     NoEntryError,
     Session,
     Versioned,
+)
+from metadata.stored_entry import (
+    NONCE_BYTES,
+    Entry,
+    next_entry,
+    next_tombstone,
+    require_timeout,
+    require_value,
+    require_version,
 )
 from metadata.zookeeper_connection import Connection, ReplyLostError, split_hosts
 from metadata.zookeeper_session import ZooKeeperSession, require_granted

@@ -1,7 +1,7 @@
 """The znodes of a metadata store, and what is read and written of them in one call (decision 0042).
 
-    ROOT/entries/KEY         below the encoded key: the stored entry (metadata/entry.py), or one
-                             zero byte in a znode that is only the parent of others
+    ROOT/entries/KEY         below the encoded key: the stored entry (metadata/stored_entry.py), or
+                             one zero byte in a znode that is only the parent of others
     ROOT/changes/COMPONENT   the encoded key of the last write below this first component
     ROOT/sessions/ID         ephemeral: a session that has not ended
 
@@ -26,9 +26,9 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import ZnodeStat
 
-from metadata.entry import Entry, live
 from metadata.keys import decode_key, encode_key
 from metadata.store_interface import DamagedEntryError, Key, SessionLostError, Versioned
+from metadata.stored_entry import Entry, live
 from metadata.zookeeper_connection import Connection, ask, refused
 
 SCAN_CALLS_MAX = 256  # calls sent together; 128 MiB, if all values have the greatest size

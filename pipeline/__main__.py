@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tuff.extras import Extra, MissingExtraError
+from tuff.optional_packages import Extra, MissingExtraError
 
 if __name__ == "__main__":
     try:

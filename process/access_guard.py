@@ -21,7 +21,7 @@ from access.principals import (
 )
 from access.quotas import Usage
 from kernel.event_loop import InThread
-from kernel.exchange import SERVER_SCHEME, Call, Caller, Reply, Request
+from kernel.requests_and_replies import SERVER_SCHEME, Call, Caller, Reply, Request
 from process.health import Check, Status
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.protocol.errors import (

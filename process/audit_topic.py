@@ -14,8 +14,8 @@ import orjson
 
 from access.audit import OK, Act, ActKind, Failures, changes, ends_transaction, is_administrative
 from kernel.event_loop import Spawn
-from kernel.exchange import PROBLEM_TYPE, Call, Caller, Handler, Reply, Request, Route
 from kernel.log_events import event
+from kernel.requests_and_replies import PROBLEM_TYPE, Call, Caller, Handler, Reply, Request, Route
 from process.access_guard import AccessGuard
 from process.health import Check, Status
 from process.metrics import Gauge

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from kernel.event_loop import InThread
-from kernel.exchange import Request, best_type, read_query
 from kernel.log_events import event
+from kernel.requests_and_replies import Request, best_type, read_query
 from messaging.log.state_in_memory import RowView
 from messaging.service import MessagingService
 from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
@@ -28,7 +28,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.operations import BACKUP_TYPES
 from tuff_storage.disk.backup_archive import ArchiveError, pack_end, pack_failure, pack_head
 from tx.file_headers import FileHeader
-from tx.manager import TransactionManager
+from tx.service import TransactionManager
 from tx.snapshot_file import pack_snapshot
 from tx.state import StateImage
 

@@ -30,7 +30,7 @@ from cluster.request_counts import RequestCounts, counted
 from cluster.settings import ClusterSettings
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import InThread, Spawn
-from kernel.exchange import Route
+from kernel.requests_and_replies import Route
 from messaging.engines.engine_interface import StoreError
 from messaging.engines.hbase.engine import HBaseOpener
 from messaging.engines.hbase.journal import Member
@@ -51,7 +51,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tuff.protocol.operations import WAIT_FOR_TOPICS, Server
-from tx.manager import TransactionManager
+from tx.service import TransactionManager
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from cluster.transaction_rows_service import TransactionRowsService
 from cluster.transactions_client import TransactionsClient
 from cluster.transactions_service import TransactionsService
 from kernel.event_loop import InThread, Spawn
-from kernel.exchange import Route
+from kernel.requests_and_replies import Route
 from messaging.log.loading import load_index
 from messaging.service import MessagingService
-from tx.manager import TransactionManager
+from tx.service import TransactionManager
 
 TICK_S = 2.0  # seconds between two reports of this server to the leader
 

@@ -13,8 +13,8 @@ from messaging.service import MessagingService
 from metadata.store_interface import MetadataError
 from tuff.protocol.errors import StorageUnavailableError, UnavailableError
 from tx.durable_state import ServiceState
-from tx.manager import TransactionManager
 from tx.mixed_backups import RecordedFiles
+from tx.service import TransactionManager
 
 if TYPE_CHECKING:
     from process.cluster_member import ClusterMember

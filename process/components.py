@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel.event_loop import Arrivals, TimedCalls
-from kernel.exchange import Request, Route
 from kernel.log_events import event
+from kernel.requests_and_replies import Request, Route
 from messaging.engines.engine_interface import StoreError
 from messaging.log.read_lease import StoreHolderCheck
 from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.service import MessagingService
 from messaging.write.write_queue import WriteQueue
 from metadata.store_interface import MetadataError
-from process import backup_stream, health, metrics, session
+from process import backup_stream, health, metrics, session_connection
+from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts
 from process.audit_topic import AuditTopic
 from process.clock import ClockGuard, SteadyClock
 from process.component_link import ComponentLink
 from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
-from process.dispatch import Admission, Dispatcher
 from process.engine_choice import new_store_refusal, store_end_file, store_opener
 from process.health import Check, Status
 from process.http_connection import HttpService
@@ -48,10 +48,10 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tx.durable_state import ServiceState
-from tx.inspection import SnapshotFiles
+from tx.inspection_routes import SnapshotFiles
 from tx.invalid_list import LastSweep
-from tx.manager import TransactionManager
-from tx.principals import principal_name
+from tx.service import TransactionManager
+from tx.transaction_owners import principal_name
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
@@ -128,7 +128,7 @@ class Components:
             arrivals=self._arrivals,
         )
         self._dispatcher = self._make_dispatcher()
-        self._sessions: session.Sessions | None = None  # once there is a listener
+        self._sessions: session_connection.Sessions | None = None  # once there is a listener
         self._open_connections: Sized = ()
         self._register_gauges()
 
@@ -183,7 +183,7 @@ class Components:
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
         )
-        self._sessions = sessions = session.Sessions(
+        self._sessions = sessions = session_connection.Sessions(
             routes,
             self._dispatcher,
             service.connections,

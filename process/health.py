@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from kernel.exchange import Reply, Request, Route, json_reply, read_query
 from kernel.log_events import event
+from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_query
 from tuff.protocol import operations
 from tuff.version import __version__
 from tx.outcomes import OpenTransaction

@@ -26,16 +26,16 @@ from functools import partial
 from http import HTTPStatus
 from termios import FIONREAD
 
-from kernel.exchange import Reply, Request, Route
-from process.allowed_hosts import AllowedHosts
-from process.connections import Connections
-from process.dispatch import (
+from kernel.requests_and_replies import Reply, Request, Route
+from process.admission_and_dispatch import (
     UNMATCHED,
     Call,
     Dispatcher,
     callee_of,
     stream_callee_of,
 )
+from process.allowed_hosts import AllowedHosts
+from process.open_connections import Connections
 from process.request_parser import (
     METHODS,
     HeaderCache,

@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from weakref import ReferenceType, ref
 
-from kernel.exchange import RETRY_AFTER_S, problem_reply
+from kernel.requests_and_replies import RETRY_AFTER_S, problem_reply
 from process.http_connection import HttpConnection, HttpService, ReplyEncoder, closing
 from process.tls import HANDSHAKE_S_MAX, ServerTls
 from tuff.protocol.errors import OverloadedError
@@ -86,8 +86,9 @@ class Listener:
         self._service.connections.end_with_replies()
 
     async def close(self, *, within_s: float) -> None:
-        """Close the socket and every connection: idle ones soon (process/connections.py), others
-        when the client has its reply, or after so many seconds, but not before `CLOSE_S_MIN`."""
+        """Close the socket and every connection: idle ones soon (process/open_connections.py),
+        others when the client has its reply, or after so many seconds, but not before
+        `CLOSE_S_MIN`."""
         connections, now_s = self._service.connections, asyncio.get_running_loop().time
         until_s = now_s() + max(within_s, CLOSE_S_MIN)
         connections.end_with_replies()

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
 from kernel.event_loop import FutureTask
-from kernel.exchange import Reply, Request, Route, read_query
+from kernel.requests_and_replies import Reply, Request, Route, read_query
 from messaging.groups.consumer_coordinator import GroupLags
 from messaging.groups.share_coordinator import ShareGroupLag
 from messaging.read.counts import MessageCount
@@ -30,7 +30,7 @@ from tuff.protocol.ids import TopicId
 from tuff.version import __version__
 from tx.counters import TransactionCounters
 from tx.durable_state import ServiceState
-from tx.manager import TransactionManager
+from tx.service import TransactionManager
 
 T = TypeVar("T")
 

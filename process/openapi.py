@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from kernel.exchange import PROBLEM_TYPE, RETRIED_STATUSES
+from kernel.requests_and_replies import PROBLEM_TYPE, RETRIED_STATUSES
 from process.binary_schemas import ARROW, ARROW_2, AVRO, AVRO_2
 from process.schema_forms import BOOLEAN, COUNT, ID, MS, NAME, TEXT, Schema, of_type, ref
 from process.schemas import DATABASE, MEMBERS, SCHEMAS, SERVER_ID

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from kernel.exchange import Call, Reply, Request
+from kernel.requests_and_replies import Call, Reply, Request
 from tuff.protocol.errors import TuffError
 from tuff.protocol.operations import Operation
 from tuff.version import __version__

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
-from kernel.exchange import Reply, problem_reply
-from process.dispatch import Callee, unmatched
+from kernel.requests_and_replies import Reply, problem_reply
+from process.admission_and_dispatch import Callee, unmatched
 from process.request_parser import read_target
 from tuff.protocol.errors import MethodNotAllowedError, NotFoundError, TuffError
 

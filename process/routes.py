@@ -5,7 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from console import files as console_files
-from kernel.exchange import Reply, Request, Route, read_query
+from kernel.requests_and_replies import Reply, Request, Route, read_query
 from messaging import disk_use, topic_changes, topic_overview
 from messaging.groups import consumer_routes as group_routes
 from messaging.groups import share_routes
@@ -14,21 +14,21 @@ from messaging.read import (
     counts,
     explanation_facts,
     inspection,
+    long_poll_of_topics,
     offsets_and_splits,
     poll,
-    wait_for_partitions,
 )
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.write import delayed, publish
-from process import metrics, session, settings_reply
+from process import metrics, session_connection, settings_reply
 from process.access_guard import AccessGuard
 from process.settings import Settings
 from tuff.protocol import operations
-from tx import inspection as transaction_inspection
+from tx import inspection_routes as transaction_inspection
 from tx import routes as transaction_routes
-from tx.inspection import SnapshotFiles
-from tx.manager import TransactionManager
+from tx.inspection_routes import SnapshotFiles
+from tx.service import TransactionManager
 
 if TYPE_CHECKING:
     pass
@@ -40,7 +40,7 @@ def message_routes(messaging: MessagingService, access: AccessGuard | None) -> l
     routes = [
         *publish.routes(messaging.publisher),
         *poll.routes(messaging.polls),
-        *wait_for_partitions.routes(messaging.partition_waits),
+        *long_poll_of_topics.routes(messaging.partition_waits),
         *offsets_and_splits.routes(messaging.offsets),
         *counts.routes(messaging.counts),
         *explanation_facts.routes(messaging.explainer, *may_read),
@@ -69,7 +69,7 @@ def routes_of_transactions(transactions: TransactionManager, files: SnapshotFile
 def process_routes(settings: Settings, collected: metrics.Metrics) -> list[Route]:
     """The routes that ask neither component."""
     return [
-        session.route(),
+        session_connection.route(),
         *metrics.routes(collected),
         *settings_reply.routes(settings),
         *console_files.routes(),

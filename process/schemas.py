@@ -51,7 +51,7 @@ from tuff.protocol.transaction import (
     TransactionType,
     VisibilityLevel,
 )
-from tx.edits import InvalidReason
+from tx.log_records import InvalidReason
 
 _LONG_MAX = (1 << 63) - 1
 

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from kernel.exchange import Reply, Request, Route, json_reply, read_query
+from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_query
 from process.settings import SECTIONS, Settings, key_of
 from tuff.protocol import operations
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
-from kernel.exchange import Request
+from kernel.requests_and_replies import Request
 from process.request_parser import ParsedRequest
 from tuff.protocol.operations import Operation
 

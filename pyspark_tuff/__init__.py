@@ -13,7 +13,7 @@ little; readers, writers and clients are imported when Spark asks for them.
 
 from typing import TYPE_CHECKING
 
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 
 with Extra("pyspark_tuff", "spark"):
     from pyspark.sql.datasource import DataSource

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark_tuff.columns import check_columns
 from pyspark_tuff.errors import OptionError, batches_without_traceback, without_traceback
 from pyspark_tuff.options import Given
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 
 with Extra("pyspark_tuff", "spark"):
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition

@@ -11,11 +11,11 @@ import pytest
 
 from cluster.operator_routes import routes as cluster_routes
 from console.files import routes as console_routes
-from kernel.exchange import Route
+from kernel.requests_and_replies import Route
 from messaging import disk_use, topic_overview
 from messaging.groups.consumer_routes import routes as group_routes
 from messaging.groups.share_routes import routes as share_routes
-from messaging.read import counts, wait_for_partitions
+from messaging.read import counts, long_poll_of_topics
 from messaging.read.explanation_facts import routes as explain_routes
 from messaging.read.inspection import routes as inspection_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
@@ -24,7 +24,7 @@ from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
 from messaging.write.delayed import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
-from process import backup_stream, health, session, settings_reply
+from process import backup_stream, health, session_connection, settings_reply
 from process.openapi import address
 from process.schemas import SCHEMAS
 from process.settings import SECTIONS, Settings, key_of
@@ -34,8 +34,8 @@ from tests.http.process import ServerProcess, serve
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.operations import OPERATIONS, Operation
 from tuff.protocol.transaction import InvalidReason as ClientInvalidReason
-from tx.edits import InvalidReason
-from tx.inspection import routes as transaction_inspection_routes
+from tx.inspection_routes import routes as transaction_inspection_routes
+from tx.log_records import InvalidReason
 from tx.routes import routes as transaction_routes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,7 +89,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))
         | addresses(explain_routes(unused))
-        | addresses(wait_for_partitions.routes(unused))
+        | addresses(long_poll_of_topics.routes(unused))
         | addresses(offset_routes(unused))
         | addresses(counts.routes(unused))
         | addresses(inspection_routes(unused))
@@ -107,7 +107,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(backup_stream.routes(unused))
         | addresses(console_routes())
         | addresses(health.routes(lambda: True, dict))
-        | addresses([session.route()])
+        | addresses([session_connection.route()])
     )
 
     assert routes | OF_THE_PROCESS == {(each.method, each.path) for each in OPERATIONS}

@@ -46,7 +46,7 @@ from tuff.publish_calls import Addition, MessageBuffer, note_block, open_blocks
 from tuff.read_calls import PollQuestion
 from tuff.replies import Poll, Published, Renewed
 from tuff.requests_and_responses import number_of, of_type
-from tuff.stops import Stop, StoppedError
+from tuff.stop_signals import Stop, StoppedError
 
 C = TypeVar("C")
 T = TypeVar("T")

@@ -51,7 +51,7 @@ from tuff.read_calls import LATEST, PollQuestion
 from tuff.replies import Poll
 from tuff.requests_and_responses import number_of
 from tuff.server_outages import Outages
-from tuff.stops import Stop, StoppedError
+from tuff.stop_signals import Stop, StoppedError
 from tuff.tracing import processing
 
 log = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Delay
 from tuff.publish_calls import Addition, all_checked
 from tuff.server_outages import Outages
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 
 log = logging.getLogger(__name__)
 

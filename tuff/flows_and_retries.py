@@ -40,7 +40,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.operations import Operation
 from tuff.requests_and_responses import Query, Request, Response, number_of
-from tuff.stops import Stop, StoppedError
+from tuff.stop_signals import Stop, StoppedError
 from tuff.tracebacks import without_frames, without_own_frames
 from tuff.tracing import TRACING
 

@@ -45,7 +45,7 @@ from tuff.protocol.requests import Message
 from tuff.read_calls import EARLIEST, PollQuestion
 from tuff.replies import Poll
 from tuff.server_outages import Outages
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 
 log = logging.getLogger(__name__)
 

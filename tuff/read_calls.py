@@ -8,8 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tuff.extras import Extra
 from tuff.flows_and_retries import Call, Flow, Retries, call
+from tuff.optional_packages import Extra
 from tuff.protocol import operations
 from tuff.protocol.attributes import NO_ATTRIBUTES
 from tuff.protocol.avro import decode_messages_2

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from tuff.errors import DeserializationError
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
 

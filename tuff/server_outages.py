@@ -17,7 +17,7 @@ from tuff.flows_and_retries import (
     unless,
 )
 from tuff.protocol.errors import TuffError
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -60,7 +60,7 @@ from tuff.share_calls import (
     ShareGroupId,
     ShareOrder,
 )
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tuff.extras import Extra, MissingExtraError
+from tuff.optional_packages import Extra, MissingExtraError
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

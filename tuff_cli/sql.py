@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 import click
 
 from tuff.blocking.client import Client
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 from tuff.protocol.errors import TuffError
 from tuff.protocol.sentences import counted
 from tuff.sql import dialects

@@ -3,7 +3,7 @@
 The checksum of a long message was the most expensive step of its write and of its read.
 """
 
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 
 with Extra("a checksum of stored data", "tables"):
     from zlib_ng.zlib_ng import crc32

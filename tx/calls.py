@@ -3,7 +3,7 @@ answered (protocol §5.2)."""
 
 from collections.abc import Callable, Sequence
 
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
 from tuff.protocol.values import value

@@ -13,9 +13,9 @@ from tuff.protocol.errors import TransactionConflictError
 from tuff.protocol.json_bodies import payload_to_json, pointer_to_json, shown
 from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import value
-from tx.edits import Conflict
+from tx.log_records import Conflict
 from tx.outcomes import OpenTransaction
-from tx.principals import named_change
+from tx.transaction_owners import named_change
 
 
 @value()
@@ -77,7 +77,7 @@ class Committers:
 class PreparedTransactions:
     """The prepared transactions, the oldest first, and the changes that they claim. Changed by
     edits only, so the claims survive a restart and a new leader. Those of a commit that is writing
-    its rows are in `tx.writes_and_claims`."""
+    its rows are in `tx.claims_and_waits`."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, OpenTransaction] = {}

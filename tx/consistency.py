@@ -10,7 +10,7 @@ is a contradiction here.
 from itertools import pairwise
 from typing import assert_never
 
-from tx.edits import (
+from tx.log_records import (
     Aborted,
     BlockKept,
     BlockReserved,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tx.edits import InvalidReason
+from tx.log_records import InvalidReason
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ from kernel.event_loop import Arrivals, FutureTask, InThread, Limited, SharedTim
 from kernel.log_events import event
 from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError, TuffError
 from tuff_storage.disk.files import make_directory, remove_file
-from tx.edits import Edit
 from tx.file_headers import (
     DamagedFilesError,
     FileHeader,
@@ -33,6 +32,7 @@ from tx.file_headers import (
     superfluous,
 )
 from tx.leadership import Leadership, NotLeaderError, Tenure
+from tx.log_records import Edit
 from tx.mixed_backups import OlderMessagesError, RecordedFiles
 from tx.recovery import Recovered, recover_durably
 from tx.settings import (

@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tuff_storage.disk.records import Damage, pack_frame, read_frame
-from tx.edits import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_bytes, to_bytes
+from tx.log_records import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_bytes, to_bytes
 
 HEADER_BYTES_MAX = 4096  # bytes that are read of a file to get its header
 

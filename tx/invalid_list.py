@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tuff.protocol.errors import TransactionsInProgressError
+from tx.claims_and_waits import UnderWay
 from tx.durable_state import DurableState
-from tx.edits import InvalidReason, Truncated
-from tx.message_rows import MessageRows
+from tx.log_records import InvalidReason, Truncated
+from tx.messaging_interface import MessageRows
 from tx.settings import PRUNED_COUNT_MAX
 from tx.state import TransactionState
-from tx.writes_and_claims import UnderWay
 
 
 @dataclass(frozen=True, slots=True)

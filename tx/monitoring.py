@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tx.deadlines_and_leases import Timeouts
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import OpenTransaction
 from tx.state import TransactionState
-from tx.timeouts import Timeouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

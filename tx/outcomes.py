@@ -30,7 +30,7 @@ from tuff.protocol.transaction import (
     TransactionType,
 )
 from tuff.protocol.values import value
-from tx.edits import (
+from tx.log_records import (
     COUNT,
     POINTER,
     PUBLISHED,

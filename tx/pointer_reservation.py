@@ -13,9 +13,10 @@ from collections.abc import Callable
 from kernel.event_loop import Spawn
 from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.transaction import POINTERS_PER_MS
+from tx.claims_and_waits import Step
 from tx.durable_state import DurableState
-from tx.edits import BlockKept, BlockReserved, PointerRange
-from tx.message_rows import MessageRows
+from tx.log_records import BlockKept, BlockReserved, PointerRange
+from tx.messaging_interface import MessageRows
 from tx.settings import (
     BLOCK_COUNT_MAX,
     BLOCK_COUNT_MIN,
@@ -24,7 +25,6 @@ from tx.settings import (
     BLOCK_STALE_MS,
 )
 from tx.state import TransactionState
-from tx.writes_and_claims import Step
 
 
 class ReservedPointers:

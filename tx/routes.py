@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from kernel import request_bodies
 from kernel.batch_routes import batch_route
-from kernel.exchange import (
+from kernel.request_bodies import transaction_to_json
+from kernel.requests_and_replies import (
     EMPTY_REPLY,
     Caller,
     Handler,
@@ -19,7 +20,6 @@ from kernel.exchange import (
     read_query,
     value_reply,
 )
-from kernel.request_bodies import transaction_to_json
 from tuff.protocol import json_bodies, operations
 from tuff.protocol.errors import (
     BadRequestError,
@@ -47,11 +47,14 @@ from tuff.protocol.transaction import TransactionType
 from tx.calls import Call, Commit, Run, Start, StartRequest
 from tx.durable_state import ServiceState
 from tx.invalid_list import Invalids
-from tx.machine_runner import MachineRunner
-from tx.manager import TransactionManager
 from tx.monitoring import Overview
 from tx.outcomes import UNKNOWN_CLIENT, EndedState, OpenTransaction, Outcome
-from tx.principals import (
+from tx.service import TransactionManager
+from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
+from tx.sinks import EPOCH_MAX, EpochRequest, check_name
+from tx.state import Sink, StateImage
+from tx.state_machine_runner import MachineRunner
+from tx.transaction_owners import (
     may_know,
     named_change,
     principal_name,
@@ -61,9 +64,6 @@ from tx.principals import (
     tenant_changes,
     tenant_sink,
 )
-from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
-from tx.sinks import EPOCH_MAX, EpochRequest, check_name
-from tx.state import Sink, StateImage
 
 _START = "the start of a transaction"
 _COMMIT_MEMBERS = frozenset({"changes", "publish", "readOnly", "then"})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidNameError,
@@ -32,16 +32,16 @@ from tuff.protocol.json_bodies import shown
 from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.transaction import TransactionType
 from tx.counters import TransactionCounters
+from tx.deadlines_and_leases import lease_ms, timeout_ms
 from tx.durable_state import DurableState
-from tx.edits import EpochBegun, InvalidReason, SinkForgotten
-from tx.machine import Machine
-from tx.machine_runner import MachineRunner
+from tx.log_records import EpochBegun, InvalidReason, SinkForgotten
 from tx.outcomes import EndedState, OpenTransaction
 from tx.pointer_reservation import ReservedPointers
-from tx.principals import caller_principal, require_principal, tenant_sink
 from tx.settings import TransactionSettings
 from tx.state import Sink
-from tx.timeouts import lease_ms, timeout_ms
+from tx.state_machine import Machine
+from tx.state_machine_runner import MachineRunner
+from tx.transaction_owners import caller_principal, require_principal, tenant_sink
 
 EPOCH_MAX = POINTER_MAX
 RUN_ID_LENGTH_MAX = 128  # characters; as many as a request id has

@@ -19,7 +19,23 @@ from tuff_storage.disk.files import write_file
 from tuff_storage.disk.records import Damage, pack_frame, read_frames
 from tx.changed_keys import CommittedChanges
 from tx.consistency import inconsistency
-from tx.edits import (
+from tx.file_headers import (
+    DOUBT_VERSION,
+    FORMAT_VERSION,
+    OWNERS_VERSION,
+    PREPARED_VERSION,
+    REQUESTS_VERSION,
+    FileHeader,
+    FileKind,
+    KnownFile,
+    damaged,
+    format_of,
+    free_path,
+    pack_header,
+    read_header,
+    unreadable,
+)
+from tx.log_records import (
     CONFLICT,
     COUNT,
     FLAG,
@@ -43,22 +59,6 @@ from tx.edits import (
     record,
     to_bytes,
     tuple_of,
-)
-from tx.file_headers import (
-    DOUBT_VERSION,
-    FORMAT_VERSION,
-    OWNERS_VERSION,
-    PREPARED_VERSION,
-    REQUESTS_VERSION,
-    FileHeader,
-    FileKind,
-    KnownFile,
-    damaged,
-    format_of,
-    free_path,
-    pack_header,
-    read_header,
-    unreadable,
 )
 from tx.outcomes import STATE, OpenTransaction, PackedOutcomes, Preparation, packed_outcomes
 from tx.snapshot_view import View, ViewChange, with_all

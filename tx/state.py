@@ -20,7 +20,7 @@ from tx.changed_keys import (
     PreparedTransactions,
     in_order_of_preparation,
 )
-from tx.edits import (
+from tx.log_records import (
     Aborted,
     BlockKept,
     BlockReserved,
@@ -52,8 +52,8 @@ from tx.outcomes import (
     Preparation,
     lost_outcome,
 )
-from tx.principals import TransactionPrincipals
 from tx.snapshot_view import View, ViewChange, with_all
+from tx.transaction_owners import TransactionPrincipals
 
 FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is rarely older than one run
 SPAN_MS = 256  # deadlines of one span are kept together; a tick comes about that often

@@ -2,7 +2,7 @@
 commit (design §4).
 
     log   := header (edit | proof)*             each a frame, as in tuff_storage.disk.records
-    edit  := as in tx.edits
+    edit  := as in tx.log_records
     proof := "TUFFMARK" store_id(16) offset(8) length(8)
 
 A proof states its own offset, and the length up to which the file was durable before it was
@@ -36,7 +36,6 @@ from tuff_storage.disk.records import (
     read_frame,
     read_frames,
 )
-from tx.edits import Edit, MalformedError, decode_edit, encode_edits
 from tx.file_headers import (
     FileHeader,
     FileKind,
@@ -46,6 +45,7 @@ from tx.file_headers import (
     read_header,
     unreadable,
 )
+from tx.log_records import Edit, MalformedError, decode_edit, encode_edits
 from tx.settings import BATCH_COUNT_MAX, UNWANTED_S_MAX
 
 log = logging.getLogger(__name__)

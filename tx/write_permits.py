@@ -5,7 +5,7 @@ server may be asked. While the end of a transaction is on its way to the disk a 
 could still undo it, so its outcome is not reported; a write is refused as unavailable meanwhile.
 """
 
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
 from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionsUnavailableError,
@@ -15,11 +15,11 @@ from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
 from tx.changed_keys import conflict_error
+from tx.claims_and_waits import Recall, UnderWay
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error, status_of
-from tx.principals import require_writer
 from tx.snapshot_view import View
-from tx.writes_and_claims import Recall, UnderWay
+from tx.transaction_owners import require_writer
 
 
 class Permit:

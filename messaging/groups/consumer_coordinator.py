@@ -14,13 +14,18 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Protocol
 
-from kernel.exchange import Caller
 from kernel.log_events import event
+from kernel.requests_and_replies import Caller
 from messaging.groups import consumer_decisions
 from messaging.groups.consumer_decisions import Heartbeat, MemberSessions
 from messaging.groups.consumer_state import GroupState
+from messaging.groups.group_log_records import (
+    CONSUMER_RECORDS,
+    BegunRecord,
+    ConsumerRecord,
+    MemberRecord,
+)
 from messaging.groups.group_logs import GroupLogs, LoadedGroup
-from messaging.groups.log_records import CONSUMER_RECORDS, BegunRecord, ConsumerRecord, MemberRecord
 from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic
 from messaging.model.visibility import BEGINNING

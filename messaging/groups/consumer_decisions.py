@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from messaging.groups.assignors import ASSIGNORS, PartitionNames
 from messaging.groups.consumer_state import GroupState
-from messaging.groups.log_records import (
+from messaging.groups.group_log_records import (
     LEFT_STATIC,
     AssignmentRecord,
     BegunRecord,

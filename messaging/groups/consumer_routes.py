@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kernel.exchange import (
+from kernel.requests_and_replies import (
     EMPTY_REPLY,
     Reply,
     Request,
@@ -23,7 +23,7 @@ from messaging.groups.consumer_coordinator import (
 )
 from messaging.groups.consumer_decisions import Heartbeat
 from messaging.groups.consumer_state import GroupState
-from messaging.groups.log_records import LEFT_STATIC, MemberRecord
+from messaging.groups.group_log_records import LEFT_STATIC, MemberRecord
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.group_preferences import MEMBERS, GroupPreferences, GroupStart

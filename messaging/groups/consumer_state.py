@@ -6,7 +6,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from messaging.groups.log_records import (
+from messaging.groups.group_log_records import (
     LEFT_STATIC,
     AssignmentRecord,
     BegunRecord,

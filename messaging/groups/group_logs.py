@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from kernel.exchange import Caller
-from messaging.groups.log_records import DamagedRecordOfGroupError, RecordFormat
+from kernel.requests_and_replies import Caller
+from messaging.groups.group_log_records import DamagedRecordOfGroupError, RecordFormat
 from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic
 from messaging.model.visibility import Undecided, Verdict, visibility

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
+from messaging.groups.group_log_records import SHARE_RECORDS, DamagedRecordOfGroupError
 from messaging.groups.group_logs import GroupLogs, damaged_record
-from messaging.groups.log_records import SHARE_RECORDS, DamagedRecordOfGroupError
 from messaging.groups.share_decisions import (
     Acknowledgement,
     Lease,

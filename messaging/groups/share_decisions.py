@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import TypeVar
 
-from messaging.groups.log_records import (
+from messaging.groups.group_log_records import (
     AcceptedRecord,
     DamagedRecordOfGroupError,
     ReadRecord,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kernel.exchange import (
+from kernel.requests_and_replies import (
     EMPTY_REPLY,
     Reply,
     Request,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kernel.log_events import event
 from messaging.engines.engine_interface import Corruption, StoreDamagedError, StoreError
 from messaging.engines.row_store import Store
-from messaging.log.pointer_index import IndexedRange
+from messaging.log.rows_by_transaction import IndexedRange
 from messaging.log.store_end import StoreEndFile
 from messaging.log.topics import TopicRecord
 from messaging.model.producer_rows import GapRow, ProducerRow, split_producer_key

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kernel.event_loop import InThread
-from kernel.exchange import Reply, Request, Route
+from kernel.requests_and_replies import Reply, Request, Route
 from messaging.engines.engine_interface import CanBeTakenOver, StoreError, TakenOverError
 from messaging.log.state_in_memory import OpenStore
 from tuff.protocol.errors import StorageUnavailableError, TuffError

@@ -15,7 +15,7 @@ from messaging.engines.engine_interface import Corruption, Engine, Interruptible
 from messaging.engines.row_store import Store
 from messaging.log.delayed_due_times import Due, DueTimes
 from messaging.log.loading import Loaded, LoadedProducer, LoadedTopics
-from messaging.log.pointer_index import PointerIndex
+from messaging.log.rows_by_transaction import PointerIndex
 from messaging.log.sequencer import IdleIntervals, Sequencer
 from messaging.log.tail_cache import TailCache
 from messaging.log.topics import Topic, TopicRecord, TopicRegistry

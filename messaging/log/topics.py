@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from kernel.exchange import Request, read_query
+from kernel.requests_and_replies import Request, read_query
 from messaging.model.expiry import TopicRule
 from messaging.model.partitions import ONE_PARTITION, Partitions
 from messaging.model.row_format import (

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-from kernel.exchange import Reply, Request, Route, json_reply
+from kernel.requests_and_replies import Reply, Request, Route, json_reply
 from messaging.engines.engine_interface import StoreDamagedError
 from messaging.engines.row_store import Store
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic

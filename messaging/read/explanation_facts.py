@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernel.exchange import Reply, Request, Route, json_reply, read_object
+from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_object
 from messaging.engines.row_store import Store
-from messaging.log.pointer_index import IndexedRange
+from messaging.log.rows_by_transaction import IndexedRange
 from messaging.log.scan import read
 from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.log.topics import Topic, TopicRecord, topic_not_found, topic_of

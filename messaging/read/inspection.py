@@ -11,7 +11,7 @@ from enum import Enum
 from functools import partial
 from itertools import islice
 
-from kernel.exchange import Reply, Request, Route, json_reply, read_query
+from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_query
 from messaging.engines.row_store import Store
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log
 from messaging.log.topics import Topic, TopicRecord, topic_of

@@ -15,10 +15,10 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
-from kernel.exchange import Reply, Request, Route, json_reply
+from kernel.requests_and_replies import Reply, Request, Route, json_reply
 from messaging.engines.engine_interface import StoreDamagedError
 from messaging.engines.row_store import Store
-from messaging.log.pointer_index import IndexedRange
+from messaging.log.rows_by_transaction import IndexedRange
 from messaging.log.scan import first_message
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log
 from messaging.log.topics import Topic, TopicRecord, topic_of

@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kernel import request_bodies
-from kernel.exchange import (
+from kernel.log_events import event
+from kernel.requests_and_replies import (
     BROWSE_TYPES,
     POLL_TYPES,
     Reply,
@@ -21,7 +22,6 @@ from kernel.exchange import (
     body_encoding,
     reply_encoding,
 )
-from kernel.log_events import event
 from messaging.log.read_result import NO_PAYLOAD, Messages, arrow_encoder
 from messaging.log.scan import ReadResult, read
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log
@@ -205,18 +205,14 @@ class Polls:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + poll.wait_s
         asked = after = start_after(poll.start, inclusive=poll.inclusive)
-        live_from = Offset(0, 0)
-        is_expired = was_caught_up = is_unfinished = False
+        live_from, is_expired, was_caught_up, is_unfinished = Offset(0, 0), False, False, False
         while True:
             waiter.clear()
             self._store.require_up()
             # The snapshot first and the rows second: a row that became durable in between is newer
             # than the snapshot and blocks the reader, which otherwise would pass over it.
-            snapshot = await (
-                snapshot_for(self._state, poll)
-                if poll.transaction is None
-                else self._checked(poll.transaction)
-            )
+            fixed = poll.transaction
+            snapshot = await (self._checked(fixed) if fixed else snapshot_for(self._state, poll))
             query = self._query(topic, named, generation, poll, after, snapshot)
             if query.live_from < live_from:
                 # Messages that had expired are live again, by a longer time to live or a clock that

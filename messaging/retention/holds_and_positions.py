@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
-from kernel.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
+from kernel.requests_and_replies import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log
 from messaging.log.topics import Topic, TopicRecord, live_holds, topic_of
 from messaging.model.parameters import id_or_time_from

@@ -18,8 +18,8 @@ from functools import partial
 from typing import NamedTuple
 
 from kernel.event_loop import FutureTask
-from kernel.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
 from kernel.log_events import event
+from kernel.requests_and_replies import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
 from messaging.engines.engine_interface import Corruption
 from messaging.engines.row_store import Store
 from messaging.log.delayed_due_times import AT_ONCE, NOTHING_DUE, Due

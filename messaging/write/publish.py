@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kernel import request_bodies
 from kernel.batch_routes import batch_route
 from kernel.event_loop import InThread, LightTask
-from kernel.exchange import (
+from kernel.requests_and_replies import (
     EMPTY_REPLY,
     Caller,
     Reply,
@@ -22,7 +22,7 @@ from kernel.exchange import (
     reply_encoding,
     value_reply,
 )
-from messaging.log.pointer_index import (
+from messaging.log.rows_by_transaction import (
     DELAYED_ROWS,
     MESSAGE_ROWS,
     PAYLOAD_ROWS,

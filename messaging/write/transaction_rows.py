@@ -27,12 +27,12 @@ from kernel.event_loop import FutureTask
 from kernel.log_events import event
 from messaging.engines.engine_interface import Corruption
 from messaging.engines.row_store import Store
-from messaging.log.pointer_index import (
+from messaging.log.region_observers import RegionObservers
+from messaging.log.rows_by_transaction import (
     ASIDE_ROWS,
     DELAYED_ROWS,
     IndexedRange,
 )
-from messaging.log.region_observers import RegionObservers
 from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.log.topics import Topic, ownership_moving
 from messaging.model.row_format import (
@@ -78,8 +78,8 @@ class _Undecided:
 
 
 class TransactionRows:
-    """The rows of transactions, as the transaction service asks for them (tx/message_rows.py has
-    these methods as a protocol). Lives on the event loop.
+    """The rows of transactions, as the transaction service asks for them
+    (tx/messaging_interface.py has these methods as a protocol). Lives on the event loop.
 
     `observers` is None unless region servers do the work of retention.
     """

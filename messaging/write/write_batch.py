@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from messaging.engines.row_store import Store
 from messaging.log.loading import LoadedTopics
-from messaging.log.pointer_index import (
+from messaging.log.rows_by_transaction import (
     DELAYED_ROWS,
     PUBLISHED_KINDS,
     IndexedRange,

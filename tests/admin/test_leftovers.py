@@ -6,7 +6,7 @@ from pathlib import Path
 
 from admin.transaction_files import TransactionFiles
 from tests.tx.service import Service
-from tx.edits import Committed
+from tx.log_records import Committed
 
 
 @dataclass

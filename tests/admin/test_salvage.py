@@ -19,8 +19,8 @@ from tests.http.process import serve
 from tuff.protocol.ids import TopicId
 from tuff_storage.disk.records import pack_frame
 from tuff_storage.leveldb.engine import plyvel
-from tx.edits import to_bytes
 from tx.file_headers import NEWER, FileKind, list_files
+from tx.log_records import to_bytes
 
 STORE_ID = "ab" * 16
 VERSION = (8, 9)  # bytes of a transaction file that say its format

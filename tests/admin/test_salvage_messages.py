@@ -8,7 +8,7 @@ from admin.salvage_messages import MessageSalvage, SalvagedRows
 from admin.salvage_transactions import ProvenOutcome
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
-from messaging.log.pointer_index import ASIDE_ROWS, MESSAGE_ROWS, IndexedRange
+from messaging.log.rows_by_transaction import ASIDE_ROWS, MESSAGE_ROWS, IndexedRange
 from messaging.log.topics import TopicRecord
 from messaging.model.row_format import INDEX, MessageRow, message_key, prefix_of, topic_key
 from tuff.protocol.ids import Offset, TopicId

@@ -10,7 +10,8 @@ from admin.salvage_transactions import (
 )
 from admin.transaction_files import write_transaction_files
 from tuff.protocol.transaction import TransactionType
-from tx.edits import (
+from tx.file_headers import FileHeader, FileKind, pack_header
+from tx.log_records import (
     BlockReserved,
     Committed,
     Edit,
@@ -21,7 +22,6 @@ from tx.edits import (
     Started,
     StoreJoined,
 )
-from tx.file_headers import FileHeader, FileKind, pack_header
 from tx.outcomes import EndedState
 from tx.recovery import recover
 from tx.snapshot_file import write_snapshot

@@ -12,7 +12,7 @@ from tuff.participant import AsyncTransactionAware, TransactionAware
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
 from tuff.requests_and_responses import Request
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 
 T = TypeVar("T")
 

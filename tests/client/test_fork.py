@@ -47,7 +47,7 @@ client.close()
 
 STOPPED_CHILD = """
 import os, select
-from tuff.stops import Stop, StoppedError
+from tuff.stop_signals import Stop, StoppedError
 
 stop = Stop()
 child = os.fork()

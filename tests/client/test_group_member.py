@@ -33,7 +33,7 @@ from tuff.protocol.requests import Message
 from tuff.protocol.transaction import Transaction
 from tuff.read_calls import Readable
 from tuff.replies import Poll, TopicInfo
-from tuff.stops import Stop, StoppedError
+from tuff.stop_signals import Stop, StoppedError
 
 TOPIC = TopicId("shop", "orders")
 P0, P1 = TOPIC.partition(0), TOPIC.partition(1)

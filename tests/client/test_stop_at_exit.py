@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import atexit, os
 atexit.register(lambda: (os.fstat(stop.fileno()), print(stop.is_set)))  # it runs last
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 stop = Stop()
 """
 

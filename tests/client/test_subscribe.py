@@ -16,7 +16,7 @@ from tests.http.process import ServerProcess, serve
 from tuff.flows_and_retries import Pause, unless
 from tuff.read_calls import PollQuestion
 from tuff.server_outages import Outages
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 from tuff.subscriptions import Subscription, TopicSubscription
 
 

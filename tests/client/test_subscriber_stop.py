@@ -17,7 +17,7 @@ from tests.client.proxy import losing
 from tests.client.recording import replace_pauses
 from tests.http.process import ServerProcess
 from tuff.commit_protocol import RENEW_S
-from tuff.stops import Stop, StoppedError
+from tuff.stop_signals import Stop, StoppedError
 
 ANSWER_WITHIN_S = 60.0  # seconds; a stop that has no effect fails the test after this
 HOUR_S = 3600.0

@@ -17,7 +17,7 @@ from tuff.address import addresses_of
 from tuff.blocking.transport import transport_of
 from tuff.flows_and_retries import Call
 from tuff.replies import Poll
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 from tuff.subscriptions import Merge
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from process.health import Status
 from tuff.errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import Offset
-from tx.edits import InvalidReason
+from tx.log_records import InvalidReason
 
 ID = tuff.MessageId(1, 2)
 VALUES = [

@@ -14,8 +14,8 @@ from yarl import URL
 
 from cluster.forwarding import Owner, leader_route, topic_route, topics_route
 from cluster.peers import Peers
-from kernel.exchange import Reply, Request, Route
-from process import session
+from kernel.requests_and_replies import Reply, Request, Route
+from process import session_connection
 from process.allowed_hosts import AllowedHosts
 from process.components import Components
 from process.http_connection import HttpService
@@ -113,7 +113,7 @@ async def node(directory: Path) -> AsyncIterator[Node]:
             max_request_bytes=REQUEST_BYTES_MAX,
             now_ms=lambda: 0,
         )
-        service.switch = session.Sessions(
+        service.switch = session_connection.Sessions(
             routes,
             components._dispatcher,
             service.connections,
@@ -191,7 +191,7 @@ async def call(
     **headers: str,
 ) -> Answered:
     """Send a request; `_` in the name of a header stands for `-`. No redirect is followed."""
-    async with session.request(
+    async with session_connection.request(
         method,
         URL(url, encoded=True),
         data=None if body is None else BytesIO(body),

@@ -16,14 +16,14 @@ from cluster.reach import Reach
 from cluster.request_counts import RequestCounts, counted
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import Arrivals
-from kernel.exchange import Reply, Request, Route, json_reply
-from kernel.floor import NO_FLOOR, Floor
+from kernel.owner_floor import NO_FLOOR, Floor
+from kernel.requests_and_replies import Reply, Request, Route, json_reply
 from metadata.owner_records import OwnerRecords
 from metadata.store_interface import MetadataStore
 from metadata.topic_records import TopicRecords
+from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts
 from process.cluster_metrics import gauges
-from process.dispatch import Admission, Dispatcher
 from process.http_connection import HttpService
 from process.listener import Listener
 from process.metrics import Metrics, no_lags

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from cluster.membership import Membership
 from cluster.topic_claims import TopicClaims
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from messaging.read.poll import Poll
 from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.store_interface import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from messaging.engines.engine_interface import Chunks, Rows, StoreError, TakenOverError, in_chunks
 from messaging.model.row_format import LAST_BATCH_KEY, METADATA_KEY, LastBatch, StoreMetadata
 

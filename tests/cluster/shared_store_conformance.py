@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from messaging.engines.engine_interface import Engine, StoreError, TakenOverError
 from messaging.engines.hbase.journal import CHUNK_BYTES
 from messaging.model.row_format import (

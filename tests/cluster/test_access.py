@@ -7,7 +7,7 @@ import pytest
 
 from cluster.peers import Peers
 from kernel.batch_routes import AwaitedCall
-from kernel.exchange import Caller, Request
+from kernel.requests_and_replies import Caller, Request
 from process.access_guard import AccessGuard
 from tests.cluster.nodes import Spawned
 from tests.cluster.raw_server import answer, raw_server

@@ -11,8 +11,8 @@ from cluster.forwarding import Owner
 from cluster.peers import Peers, PeerUnansweredError
 from kernel.event_loop import Arrivals
 from metadata.json_values import Fields
+from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts
-from process.dispatch import Admission, Dispatcher
 from process.http_connection import HttpService
 from process.listener import Listener
 from process.metrics import Metrics

@@ -15,7 +15,7 @@ from cluster.forwarding import Owner
 from cluster.membership import Membership
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import FutureTask
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from metadata.owner_records import OwnerRecords
 from metadata.store_interface import Key, MetadataStore, Versioned
 from metadata.topic_records import TopicRecords

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from cluster.forwarding import Owner, proven_route, target_of, topic_route
 from cluster.peers import Peers
 from console.files import files
-from kernel.exchange import Reply, Request, Route
+from kernel.requests_and_replies import Reply, Request, Route
 from messaging.model.avro_bodies import decode_messages
-from process.dispatch import callee_of
+from process.admission_and_dispatch import callee_of
 from process.route_tree import RouteTree
 from tests.cluster.nodes import (
     AUDIT,

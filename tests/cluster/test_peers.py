@@ -11,7 +11,7 @@ import pytest
 
 from cluster import peers as peers_module
 from cluster.peers import PeerRefusedError, Peers, PeerUnansweredError
-from kernel.exchange import Reply, Request
+from kernel.requests_and_replies import Reply, Request
 from tests.cluster.nodes import Spawned
 from tests.cluster.raw_server import (
     OK,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.session_forwarding import http_request
-from kernel.exchange import Request
+from kernel.requests_and_replies import Request
 from tests.cluster.nodes import Node
 from tests.http.session_client import (
     ABORT,

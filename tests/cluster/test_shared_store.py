@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from tests.cluster.shared_store import SharedTables, SharedTablesStore
 from tests.cluster.shared_store_conformance import *  # noqa: F403 - all of its tests
 from tests.cluster.shared_store_conformance import NOON_MS

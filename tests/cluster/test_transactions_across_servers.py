@@ -9,8 +9,8 @@ import pytest
 
 from cluster.forwarding import Owner
 from cluster.transaction_rows_client import CLOSE_S_MAX
-from kernel.exchange import Caller
-from kernel.floor import NO_FLOOR
+from kernel.owner_floor import NO_FLOOR
+from kernel.requests_and_replies import Caller
 from messaging.read.poll import Poll
 from tests.cluster.transaction_servers import NOON_MS, WITHIN_S, Cluster, Sent, turns
 from tuff.protocol.errors import (
@@ -25,7 +25,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishEntry, RollbackDetail
-from tx.edits import InvalidReason
+from tx.log_records import InvalidReason
 from tx.outcomes import EndedState, Outcome
 
 A, B, C = (TopicId("ns", name) for name in "abc")

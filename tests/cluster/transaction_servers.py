@@ -17,8 +17,8 @@ from cluster.transaction_rows_service import TransactionRowsService
 from cluster.transactions_client import TransactionsClient
 from cluster.transactions_service import TransactionsService
 from kernel.event_loop import Arrivals
-from kernel.exchange import Caller, Request
-from kernel.floor import NO_FLOOR, Floor
+from kernel.owner_floor import NO_FLOOR, Floor
+from kernel.requests_and_replies import Caller, Request
 from messaging.log.delayed_due_times import Due
 from messaging.log.loading import load_index
 from messaging.log.state_in_memory import OpenStore, StoreState
@@ -39,8 +39,8 @@ from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishRequest
 from tx.calls import StartRequest
 from tx.leadership import NotLeaderError
-from tx.manager import TransactionManager
 from tx.outcomes import OpenTransaction
+from tx.service import TransactionManager
 from tx.settings import TransactionSettings
 
 T = TypeVar("T")

@@ -78,14 +78,14 @@ _MARK = _around(
 )
 
 _COMMIT = (
-    Point("commit taken", COMMIT, "tx.machine:Machine._commit", is_end=False),
-    Point("commit answered", COMMIT, "tx.machine:Machine._confirm", is_end=True),
+    Point("commit taken", COMMIT, "tx.state_machine:Machine._commit", is_end=False),
+    Point("commit answered", COMMIT, "tx.state_machine:Machine._confirm", is_end=True),
 )
 _CHECK = _around(
     "commit begun", "entries checked", COMMIT, "messaging.write.publish:Publisher.check_now"
 )
 _CLAIM = _around(
-    "nothing claimed yet", "claimed", COMMIT, "tx.writes_and_claims:UnderWay.begin_commit"
+    "nothing claimed yet", "claimed", COMMIT, "tx.claims_and_waits:UnderWay.begin_commit"
 )
 _HANDED_OVER = _around(
     "rows not handed over yet",

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import server
 from messaging.write.write_queue import WriteQueue
 from process.components import Components
-from tx.manager import TransactionManager
+from tx.service import TransactionManager
 
 BUG = Path("bug")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from messaging.log.pointer_index import IndexedRange
+from messaging.log.rows_by_transaction import IndexedRange
 from messaging.log.topics import TopicRecord
 from messaging.model.attributes import encode_attributes
 from messaging.model.packed_rows import pack_rows
@@ -42,16 +42,16 @@ from messaging.model.row_format import (
     undecided_key,
     undecided_row,
 )
-from metadata.entry import Entry
+from metadata.stored_entry import Entry
 from process.backup_format import next_rows_part, transaction_parts
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tuff_storage.disk.backup_archive import pack_end, pack_head
-from tx import edits
-from tx.edits import Conflict, Edit, InvalidReason, PointerRange
+from tx import log_records
 from tx.file_headers import FileHeader, FileKind, pack_header
+from tx.log_records import Conflict, Edit, InvalidReason, PointerRange
 from tx.wal import pack_edits, pack_proof
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
@@ -119,7 +119,7 @@ def detail(means: Value) -> RollbackDetail:
 
 def edit(means: Value) -> Edit:
     """The edit that an example describes."""
-    kind = getattr(edits, means["edit"].title().replace("_", ""))
+    kind = getattr(log_records, means["edit"].title().replace("_", ""))
     values = {each.name: means[each.name] for each in fields(kind) if each.name in means}
     made: Edit = kind(**{name: _made(name, value) for name, value in values.items()})
     return made

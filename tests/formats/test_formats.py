@@ -31,8 +31,8 @@ from tuff.protocol.ids import Offset
 from tuff_storage.disk.backup_archive import ArchiveError, read_parts
 from tuff_storage.disk.locks import LOCK_FILE, DirectoryLock
 from tuff_storage.disk.records import pack_frame
-from tx.edits import encode_edit
 from tx.file_headers import DamagedFilesError
+from tx.log_records import encode_edit
 from tx.snapshot_file import pack_snapshot
 from tx.snapshot_file import read_snapshot as server_read_snapshot
 from tx.wal import pack_proof

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from messaging.log.pointer_index import IndexedRange
+from messaging.log.rows_by_transaction import IndexedRange
 from messaging.log.topics import TopicRecord
 from messaging.model.row_format import (
     Hold,
@@ -30,8 +30,8 @@ from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.changed_keys import CommittedChanges
-from tx.edits import Conflict, InvalidReason, PointerRange
 from tx.file_headers import FileHeader, FileKind, pack_header
+from tx.log_records import Conflict, InvalidReason, PointerRange
 from tx.mixed_backups import RecordedFiles
 from tx.outcomes import EndedState, OpenTransaction, Outcome, PackedOutcomes
 from tx.recovery import Recovered, recover

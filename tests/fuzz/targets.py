@@ -20,14 +20,14 @@ from typing import Any
 
 from admin.inspect_tables import decoded
 from kernel import request_bodies
-from kernel.exchange import Request, read_object
+from kernel.requests_and_replies import Request, read_object
 from messaging.engines.hbase import journal
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.leveldb_corruption import CorruptRange, corrupt_ranges_in
 from messaging.engines.sstable import read_changes, read_entries, read_layout, read_ranges
-from messaging.groups import log_records as group_records
-from messaging.log.pointer_index import IndexedRange
+from messaging.groups import group_log_records as group_records
 from messaging.log.region_observers import RegionRecord, UnreadableRecordError
+from messaging.log.rows_by_transaction import IndexedRange
 from messaging.log.store_end import DamagedEndError, StoreEnd
 from messaging.log.topics import TopicRecord
 from messaging.model import avro_bodies
@@ -53,7 +53,7 @@ from messaging.model.row_format import (
 )
 from process.backup_format import unpack_rows
 from process.request_parser import read_target
-from process.session_calls import call_of, request_of
+from process.session_requests import call_of, request_of
 from tuff import read_calls, transaction_calls
 from tuff.flows_and_retries import Call
 from tuff.protocol import avro, json_bodies
@@ -83,8 +83,8 @@ from tuff_storage.disk.backup_archive import ArchiveError, read_parts
 from tuff_storage.disk.records import pack_frame
 from tuff_storage.leveldb.log import MalformedError as MalformedLevelDbError
 from tuff_storage.leveldb.log import Record, read_batch, read_records
-from tx.edits import MalformedError, decode_edit
 from tx.file_headers import HEAD_SIZE, DamagedFilesError, FileKind, read_header
+from tx.log_records import MalformedError, decode_edit
 from tx.snapshot_file import read_snapshot
 from tx.wal import read_log
 

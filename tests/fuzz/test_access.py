@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access.principals import AccessFileError, parse
-from kernel.exchange import Request
+from kernel.requests_and_replies import Request
 from process.access_guard import AccessGuard
 from process.tls import names_of
 from tests.secret_values import CLUSTER_SECRET as SECRET

@@ -9,7 +9,7 @@ from messaging.groups import group_logs
 from messaging.groups.consumer_coordinator import GroupCoordinator, MemberView
 from messaging.groups.consumer_decisions import Heartbeat
 from messaging.groups.consumer_state import GroupState
-from messaging.groups.log_records import CONSUMER_RECORDS, MemberRecord
+from messaging.groups.group_log_records import CONSUMER_RECORDS, MemberRecord
 from messaging.read.counts import MessageCount
 from messaging.read.poll import Poll
 from messaging.service import MessagingService

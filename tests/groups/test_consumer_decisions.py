@@ -15,7 +15,7 @@ from messaging.groups.consumer_decisions import (
     reset,
 )
 from messaging.groups.consumer_state import GroupState
-from messaging.groups.log_records import (
+from messaging.groups.group_log_records import (
     CONSUMER_RECORDS,
     AssignmentRecord,
     ConsumerRecord,

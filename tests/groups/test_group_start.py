@@ -6,7 +6,7 @@ import pytest
 
 from messaging.groups import group_logs
 from messaging.groups.consumer_coordinator import GroupCoordinator
-from messaging.groups.log_records import MemberRecord
+from messaging.groups.group_log_records import MemberRecord
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, World
 from tuff.protocol.errors import TooManyMembersError, TransactionsUnavailableError

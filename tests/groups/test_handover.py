@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from messaging.groups.log_records import MemberRecord
+from messaging.groups.group_log_records import MemberRecord
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT

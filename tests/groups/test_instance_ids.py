@@ -4,7 +4,7 @@ import pytest
 
 from messaging.groups.consumer_decisions import join, leave
 from messaging.groups.consumer_state import GroupState
-from messaging.groups.log_records import MemberRecord
+from messaging.groups.group_log_records import MemberRecord
 from tuff.protocol.errors import UnreleasedInstanceIdError
 
 FOUR = {"t": ("t:0", "t:1", "t:2", "t:3")}

@@ -6,7 +6,7 @@ import pytest
 
 from messaging.groups.consumer_coordinator import GroupCoordinator, MemberView, group_log_of
 from messaging.groups.consumer_decisions import Heartbeat
-from messaging.groups.log_records import MemberRecord
+from messaging.groups.group_log_records import MemberRecord
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, World
 from tuff.protocol.ids import MessageId

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from messaging.groups.log_records import MemberRecord
+from messaging.groups.group_log_records import MemberRecord
 from messaging.groups.share_coordinator import LeaseRequest
 from messaging.groups.share_decisions import Acknowledgement, ProcessingOrder
 from messaging.model.row_format import MESSAGES

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
-from kernel.floor import NO_FLOOR
+from kernel.owner_floor import NO_FLOOR
 from messaging.groups.consumer_coordinator import PREFERENCES
 from messaging.service import MessagingService
 from messaging.topic_changes import PropertyChange

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from messaging.groups import share_decisions as share_state
-from messaging.groups.log_records import (
+from messaging.groups.group_log_records import (
     SHARE_RECORDS,
     AcceptedRecord,
     DamagedRecordOfGroupError,

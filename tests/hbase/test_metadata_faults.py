@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 
-from metadata.entry import Entry
 from metadata.hbase_sessions import SessionState, end_of, first_entry, next_beat
 from metadata.hbase_store import HBaseMetadataStore
 from metadata.hbase_table import MetadataTable, Refused, session_row
@@ -19,6 +18,7 @@ from metadata.store_interface import (
     SessionLostError,
     Versioned,
 )
+from metadata.stored_entry import Entry
 from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.losing_gateway import LosingGateway, losing_gateway
 from tests.hbase.marks import NEEDS_HBASE

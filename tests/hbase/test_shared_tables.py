@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from messaging.engines.hbase.engine import HBaseOpener, HBaseStore
 from messaging.engines.hbase.journal import Member
 from messaging.engines.hbase.settings import FOREVER_S, HBaseSettings

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from openapi_schema_validator import OAS31Validator
 
-from kernel.exchange import PROBLEM_TYPE
+from kernel.requests_and_replies import PROBLEM_TYPE
 from process import openapi
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernel.exchange import body_encoding, read_object, read_query, reply_encoding
+from kernel.requests_and_replies import body_encoding, read_object, read_query, reply_encoding
 from tuff.protocol.errors import BadRequestError, UnsupportedMediaTypeError
 from tuff.protocol.media_types import Encoding, MediaType
 

@@ -4,7 +4,7 @@ component. Which server owns which topic is decided by the test."""
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from kernel.floor import NO_FLOOR
+from kernel.owner_floor import NO_FLOOR
 from messaging.service import MessagingService
 from messaging.topic_handover import TopicHandover
 from tests.cluster.shared_store import SharedOpener, SharedTables

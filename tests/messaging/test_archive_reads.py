@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.archive_manifest import Hour
-from kernel.exchange import Request
+from kernel.requests_and_replies import Request
 from messaging.read import archive as archive_module
 from messaging.read.poll import Poll, PollResult, routes
 from messaging.service import MessagingService

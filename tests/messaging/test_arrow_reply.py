@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernel.exchange import Request
+from kernel.requests_and_replies import Request
 from messaging.log.read_result import Messages, arrow_encoder
 from messaging.log.scan import ReadResult
 from messaging.model.visibility import Undecided

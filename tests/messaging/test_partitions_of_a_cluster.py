@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kernel.floor import NO_FLOOR
+from kernel.owner_floor import NO_FLOOR
 from messaging.model.partition_of_key import partition_index
 from messaging.read.poll import Poll
 from messaging.service import MessagingService

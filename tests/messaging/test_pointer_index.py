@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.log.pointer_index import (
+from messaging.log.rows_by_transaction import (
     DELAYED_ROWS,
     MESSAGE_ROWS,
     PAYLOAD_ROWS,
@@ -146,7 +146,7 @@ def test_enough_pointers_are_settled_at_once_to_reach_the_row_count() -> None:
 def test_the_oldest_ended_pointers_are_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.log.pointer_index.ENDED_COUNT_MAX", 2)
+    monkeypatch.setattr("messaging.log.rows_by_transaction.ENDED_COUNT_MAX", 2)
     index = PointerIndex()
     for pointer in (1, 2, 3):
         index.add(range_of(pointer, MESSAGE_ROWS, pointer))

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from kernel.exchange import Request
+from kernel.requests_and_replies import Request
 from messaging.model.row_format import MESSAGES
 from messaging.model.visibility import Undecided
 from messaging.read.poll import Poll

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from kernel.exchange import EMPTY_REPLY, Reply, Request, Route
+from kernel.requests_and_replies import EMPTY_REPLY, Reply, Request, Route
 from messaging.engines.engine_interface import StoreError, TakenOverError
 from messaging.engines.memory import MemoryStore
 from messaging.engines.row_store import Store

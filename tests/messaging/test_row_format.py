@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.log.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
+from messaging.log.rows_by_transaction import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.log.topics import TopicRecord
 from messaging.model.attributes import decode_attributes, encode_attributes
 from messaging.model.partitions import Partitions

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from kernel.floor import NO_FLOOR, Floor
+from kernel.owner_floor import NO_FLOOR, Floor
 from messaging.model.row_format import INDEX, MESSAGES, PAYLOADS
 from messaging.read.poll import Poll
 from tests.cluster.shared_store import SharedTables

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel.event_loop import Arrivals, InThread
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
 from messaging.engines.engine_interface import (
     Chunks,
     Engine,

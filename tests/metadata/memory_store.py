@@ -1,6 +1,7 @@
 """A metadata store of a single process, in memory: the fast store of the tests (decision 0042).
 
-It makes the decisions of the real stores (metadata/entry.py), and keeps the bytes that they store.
+It makes the decisions of the real stores (metadata/stored_entry.py), and keeps the bytes that they
+store.
 """
 
 import secrets
@@ -9,16 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
-from metadata.entry import (
-    NONCE_BYTES,
-    Entry,
-    live,
-    next_entry,
-    next_tombstone,
-    require_timeout,
-    require_value,
-    require_version,
-)
 from metadata.keys import decode_key, encode_key, is_at_or_below, range_below
 from metadata.store_interface import (
     Condition,
@@ -27,6 +18,16 @@ from metadata.store_interface import (
     Session,
     SessionLostError,
     Versioned,
+)
+from metadata.stored_entry import (
+    NONCE_BYTES,
+    Entry,
+    live,
+    next_entry,
+    next_tombstone,
+    require_timeout,
+    require_value,
+    require_version,
 )
 
 

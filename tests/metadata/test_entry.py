@@ -6,15 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.entry import (
-    Entry,
-    live,
-    next_entry,
-    next_tombstone,
-    require_timeout,
-    require_value,
-    require_version,
-)
 from metadata.store_interface import (
     BadVersionError,
     Condition,
@@ -22,6 +13,15 @@ from metadata.store_interface import (
     EntryExistsError,
     Expected,
     NoEntryError,
+)
+from metadata.stored_entry import (
+    Entry,
+    live,
+    next_entry,
+    next_tombstone,
+    require_timeout,
+    require_value,
+    require_version,
 )
 
 KEY = ("topics", "a b")

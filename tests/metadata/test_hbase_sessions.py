@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from metadata.entry import Entry
 from metadata.hbase_sessions import (
     OldestSession,
     SessionState,
@@ -15,6 +14,7 @@ from metadata.hbase_sessions import (
     poll_pause_s,
 )
 from metadata.store_interface import DamagedEntryError
+from metadata.stored_entry import Entry
 
 
 def state(session_id: str, *, beat_count: int = 0, timeout_s: float = 2.0) -> SessionState:

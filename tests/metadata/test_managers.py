@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from metadata.owner_records import (
     NoTopicOwnerInfoError,
     OwnerInfo,

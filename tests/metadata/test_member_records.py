@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from metadata.member_records import DuplicateServerError, Fenced, Members, ServerInfo
 from metadata.server_ids import check_server_id
 from metadata.store_interface import (

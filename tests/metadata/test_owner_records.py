@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.store_interface import (
     Condition,

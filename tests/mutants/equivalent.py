@@ -51,7 +51,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._cut(tail, int(most * KEPT_SHARE))",
     ): "a tail keeps less than it may, and what it forgot is read from the store",
     (
-        "messaging/log/pointer_index.py",
+        "messaging/log/rows_by_transaction.py",
         "PointerIndex._note_ended",
         "while len(self._ended_topics) > ENDED_COUNT_MAX:",
         "if len(self._ended_topics) > ENDED_COUNT_MAX:",
@@ -63,7 +63,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "passed = 1",
     ): "stretches are counted in tens of thousands, and the most is a multiple of that",
     (
-        "tx/ended_rows.py",
+        "tx/rows_of_ended_transactions.py",
         "EndedRows.synced",
         "continue",
         "pass",
@@ -113,7 +113,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if rules.may_delete:",
     ): "`rules.may_delete` falls with the first row that may not be deleted",
     (
-        "tx/ended_rows.py",
+        "tx/rows_of_ended_transactions.py",
         "EndedRows.synced",
         "elif change.state is EndedState.INVALID:",
         "else:",
@@ -167,7 +167,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "return max((_proof(frame, store_id) or 0 for frame in proofs_behind(data, damage)), default=1)",
     ): "it is compared with the length of the header, which is more than both",
     (
-        "tx/manager.py",
+        "tx/service.py",
         "TransactionManager.__init__",
         "self._snapshot_tried_at_ms = 0",
         "self._snapshot_tried_at_ms = -1",

@@ -52,7 +52,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit is acknowledged before its sync",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            self._answer(call, published, lsn)\n            return\n",
         "            self._answer(call, published)\n            return\n",
         (
@@ -63,14 +63,14 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit in doubt is confirmed before its record is durable",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if call.doubt_lsn > self._records.decided.seen:\n",
         "            if False:\n",
         (f"{_MACHINE}::test_a_commit_in_doubt_is_answered_once_both_are_durable",),
     ),
     Mutant(
         "index rows end before the confirmation is durable",
-        "tx/ended_rows.py",
+        "tx/rows_of_ended_transactions.py",
         "        self._confirmed.append((lsn, pointers))\n",
         "        self._rows.end_committed(pointers)\n",
         (
@@ -80,28 +80,28 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "recovery confirms a commit in doubt without its rows",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if opened.doubt is not None and has_rows and transaction_id not in unsure:\n",
         "            if opened.doubt is not None and transaction_id not in unsure:\n",
         (f"{_MACHINE}::test_a_crash_leaves_both_or_nothing",),
     ),
     Mutant(
         "recovery confirms a commit in doubt whose rows are being written",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if opened.doubt is not None and has_rows and transaction_id not in unsure:\n",
         "            if opened.doubt is not None and has_rows:\n",
         (f"{_MACHINE}::test_a_log_that_fails_ends_a_commit_in_doubt_without_an_answer_of_success",),
     ),
     Mutant(
         "delayed messages of a confirmed commit wait for a tick",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        if self._rows.has_rows_to_move(opened.pointers):\n",
         "        if False:\n",
         (f"{_MACHINE}::test_delayed_messages_wait_for_no_tick_until_they_are_let_go",),
     ),
     Mutant(
         "a refusal names a commit before its sync",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        self._answer(call, refused.error, refused.lsn)\n",
         "        self._answer(call, refused.error)\n",
         (
@@ -118,28 +118,28 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "two calls end one transaction",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        if ending is not None and ending is not call:\n",
         "        if False:\n",
         (f"{_MACHINE}::test_a_second_end_has_the_answer_of_the_first",),
     ),
     Mutant(
         "an abort is answered with what another one has just recorded",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            self._answer(call, refused_end(outcome, EndedState.ABORTED) or outcome, outcome.lsn)\n",
         "            call.finish(refused_end(outcome, EndedState.ABORTED) or outcome)\n",
         (f"{_MACHINE}::test_two_aborts_of_what_has_no_rows_left_are_answered_together",),
     ),
     Mutant(
         "what waits for a prepare that recovery undid is forgotten",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        self._under_way.resume_all()  #",
         "        #",
         (f"{_MACHINE}::test_a_commit_that_waits_for_a_prepare_that_is_lost_passes_after_recovery",),
     ),
     Mutant(
         "an invalidation does not wait for a claim",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        if self._under_way.has_claim(found.transaction_id):\n            self._under_way.park",
         "        if False:\n            self._under_way.park",
         (
@@ -149,7 +149,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows are rolled back before a write under way is done",
-        "tx/ended_rows.py",
+        "tx/rows_of_ended_transactions.py",
         "        if self._under_way.has_writes(transaction_id):\n            self._under_way.await",
         "        if False:\n            self._under_way.await",
         (
@@ -175,7 +175,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a long transaction takes part in conflicts",
-        "tx/decisions.py",
+        "tx/transaction_decisions.py",
         "    if not opened.is_short:\n        return frozenset()\n    every",
         "    every",
         (
@@ -184,14 +184,14 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit whose rows failed is answered as the others of its write",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            self._answer(call, rows, lsn, partial(self._answer_rolled_back, rows))\n",
         "            self._answer(call, (), lsn)\n",
         (f"{_COMMIT}::test_a_commit_whose_rows_fail_does_not_fail_its_neighbours",),
     ),
     Mutant(
         "a commit ignores its deadline",
-        "tx/decisions.py",
+        "tx/transaction_decisions.py",
         "    if now_ms >= opened.expires_at_ms:\n",
         "    if False:\n",
         ("tests/tx/test_commit_and_abort.py::test_a_decision_looks_at_the_deadline_itself",),
@@ -215,7 +215,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit ignores the claims of others",
-        "tx/decisions.py",
+        "tx/transaction_decisions.py",
         "    if (claimant := under_way.claimed_by(changes)) is not None:\n",
         "    if (claimant := None) is not None:\n",
         (
@@ -225,7 +225,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit ignores the claims of prepared transactions",
-        "tx/decisions.py",
+        "tx/transaction_decisions.py",
         "    if (conflict := state.prepared.conflict(changes)) is not None:\n",
         "    if (conflict := None) is not None:\n",
         ("tests/tx/test_prepared.py::test_a_commit_that_waits_too_long_is_refused_for_good",),
@@ -239,21 +239,21 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit does not wait for writes that passed before it",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        if under_way.has_writes(transaction_id):\n            self._begin_end(call)\n",
         "        if False:\n            self._begin_end(call)\n",
         ("tests/tx/test_commit_and_abort.py::test_a_commit_waits_for_writes_that_passed_the_gate",),
     ),
     Mutant(
         "a checkpoint does not wait for its sync",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        self._answer(call, self._records.state.open[transaction_id], lsn)\n",
         "        self._answer(call, self._records.state.open[transaction_id])\n",
         ("tests/tx/test_start_and_checkpoint.py::test_a_checkpoint_waits_for_its_sync",),
     ),
     Mutant(
         "a checkpoint does not check its transaction again after waiting for a pointer",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            self._pointers.wait((self._run, call))\n"
         "            return\n"
         "        transaction_id = opened.transaction_id\n",
@@ -314,7 +314,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a withdrawn start that comes late begins a transaction",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if request.request_id in self._withdrawn:\n",
         "            if False:\n",
         (
@@ -332,7 +332,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a join is not durable",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            self._records.record(StoreJoined(self._turn_ms, opened.transaction_id))\n",
         "",
         (
@@ -391,7 +391,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit cut off between its rows and its record stays open",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            elif opened.doubt is not None or has_rows or transaction_id in unsure:\n",
         "            elif False:\n",
         (
@@ -475,7 +475,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a repeated request id runs again",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if outcome is not None:\n                self._answer(call, outcome.published",
         "            if False:\n                self._answer(call, outcome.published",
         ("tests/tx/test_run.py::test_a_run_is_one_transaction_and_its_request_id_runs_once",),
@@ -635,7 +635,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "requests are accepted during recovery",
-        "process/dispatch.py",
+        "process/admission_and_dispatch.py",
         "        self._is_open = False\n        self.is_stopping = False\n",
         "        self._is_open = True\n        self.is_stopping = False\n",
         ("tests/http/test_process.py::test_a_server_that_recovers_its_stores_says_so",),

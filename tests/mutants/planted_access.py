@@ -42,7 +42,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a request that was answered stays admitted",
-        "process/dispatch.py",
+        "process/admission_and_dispatch.py",
         "            admission.under_way -= 1\n",
         "",
         (
@@ -52,7 +52,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a request that is given up stays admitted",
-        "process/dispatch.py",
+        "process/admission_and_dispatch.py",
         '        self._end(ConnectionResetError("the client has disconnected"))\n',
         "",
         (f"{_REQUESTS}::test_a_read_ends_when_its_client_disconnects",),
@@ -73,7 +73,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a handler of a list that fails leaves requests without a reply",
-        "kernel/exchange.py",
+        "kernel/requests_and_replies.py",
         "            if not each.call.is_answered:\n",
         "            if False:\n",
         (f"{_MANY}::test_an_error_of_the_handler_is_the_reply_to_each_that_has_none",),
@@ -101,7 +101,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "each principal ends the transactions of others",
-        "tx/principals.py",
+        "tx/transaction_owners.py",
         "    if caller is None or caller.may_administer or",
         "    if True or",
         (f"{_PRINCIPALS}::test_nobody_else_takes_over_an_epoch",),
@@ -117,7 +117,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an invalid transaction has no principal",
-        "tx/principals.py",
+        "tx/transaction_owners.py",
         "            if not is_invalid:\n",
         "            if True:\n",
         (f"{_PRINCIPALS}::test_nobody_else_takes_an_invalid_transaction_from_the_list",),
@@ -175,7 +175,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a quota is not checked again after a wait for a pointer",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        self.require_room(request.caller)\n"
         "        pointer = self._pointers.take(now_ms=now_ms)\n",
         "        pointer = self._pointers.take(now_ms=now_ms)\n"
@@ -186,14 +186,14 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a session begins all calls of a read before others have their turn",
-        "process/session.py",
+        "process/session_connection.py",
         "while self._arrived and left_count and ",
         "while self._arrived and ",
         (f"{_TURNS}::test_the_calls_of_one_read_take_turns_with_other_work_and_keep_their_order",),
     ),
     Mutant(
         "a session begins calls while its client does not read",
-        "process/session.py",
+        "process/session_connection.py",
         "        is_full = self._is_paused or ",
         "        is_full = ",
         (f"{_TURNS}::test_calls_wait_while_their_client_does_not_read",),
@@ -237,7 +237,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a refusal before the body is not recorded",
-        "process/dispatch.py",
+        "process/admission_and_dispatch.py",
         "        self._watch(call, head)\n",
         "",
         (f"{_AUDIT}::test_a_refusal_before_the_body_is_recorded",),

@@ -103,7 +103,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "what waited for a refused commit does not continue",
-        "tx/writes_and_claims.py",
+        "tx/claims_and_waits.py",
         "        if activity.write_count or activity.parked:\n",
         "        if activity.write_count:\n",
         (
@@ -187,7 +187,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a start that runs no transaction creates no transaction files",
-        "tx/manager.py",
+        "tx/service.py",
         "                await self.durable.begin_unused(recorded)\n",
         "                pass\n",
         (

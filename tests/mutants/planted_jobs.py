@@ -175,7 +175,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a renewed lease is lost in a crash",
-        "tx/timeouts.py",
+        "tx/deadlines_and_leases.py",
         "        for opened in in_progress:\n            self.begin_lease(opened)\n",
         "        for each in in_progress:\n"
         "            begun_ms = each.transaction_id // 1_000_000\n"

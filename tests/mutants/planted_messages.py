@@ -174,7 +174,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "offsets of groups count for max_block",
-        "messaging/log/pointer_index.py",
+        "messaging/log/rows_by_transaction.py",
         "        return self.kind == MESSAGE_ROWS and not _is_of_group(self.topic)\n",
         "        return self.kind == MESSAGE_ROWS\n",
         (
@@ -183,14 +183,14 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "delayed messages of an aborted transaction stay undecided for ever",
-        "messaging/log/pointer_index.py",
+        "messaging/log/rows_by_transaction.py",
         "PUBLISHED_KINDS = frozenset((MESSAGE_ROWS, DELAYED_ROWS))",
         "PUBLISHED_KINDS = frozenset((MESSAGE_ROWS,))",
         ("tests/messaging/test_delayed.py::test_the_end_of_a_transaction_leaves_no_undecided_row",),
     ),
     Mutant(
         "outcomes are forgotten by the age that a doubtful clock gives them",
-        "tx/manager.py",
+        "tx/service.py",
         "if self._may_forget() else 0",
         "if True else 0",
         ("tests/tx/test_outcomes.py::test_no_outcome_is_forgotten_by_a_doubtful_clock",),
@@ -258,7 +258,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a batch takes a call before an earlier one of its connection",
-        "process/dispatch.py",
+        "process/admission_and_dispatch.py",
         "        if index < last.get(client, 0):\n",
         "        if index < 0:\n",
         ("tests/process/test_dispatch.py::test_the_calls_of_a_connection_keep_their_order",),

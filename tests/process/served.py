@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 from kernel.event_loop import Arrivals
-from kernel.exchange import Reply, Request, Route, json_reply
+from kernel.requests_and_replies import Reply, Request, Route, json_reply
+from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts
-from process.dispatch import Admission, Dispatcher
 from process.http_connection import HttpConnection, HttpService
 from process.listener import Listener
 from process.metrics import Metrics

@@ -3,7 +3,7 @@
 import weakref
 from pathlib import Path
 
-from kernel.exchange import Request
+from kernel.requests_and_replies import Request
 from process.access_guard import AccessGuard
 from tests.secret_values import hash_of_token, token_of
 from tuff.protocol.operations import POLL

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from access.audit import Act, ActKind
-from kernel.exchange import EMPTY_REPLY, Reply, Request, Route, problem_reply
+from kernel.requests_and_replies import EMPTY_REPLY, Reply, Request, Route, problem_reply
 from process import audit_topic
 from process.access_guard import AccessGuard
 from process.audit_topic import AuditTopic

@@ -10,17 +10,17 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from kernel.batch_routes import batch_route
 from kernel.event_loop import Arrivals
-from kernel.exchange import Reply, Request, Route, json_reply
-from process import session
+from kernel.requests_and_replies import Reply, Request, Route, json_reply
+from process import session_connection
 from process.access_guard import AccessGuard
+from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts
 from process.audit_topic import AuditTopic
-from process.dispatch import Admission, Dispatcher
 from process.http_connection import HttpService
 from process.listener import Listener
 from process.metrics import Metrics
 from process.request_spans import RequestSpans
-from process.session import Sessions
+from process.session_connection import Sessions
 from tests.process.served import connected, until
 from tests.secret_values import hash_of_token, token_of
 from tuff.protocol.errors import BadRequestError, RequestForgottenError, UnavailableError
@@ -73,7 +73,7 @@ class World:
         spans: RequestSpans | None = None,
     ) -> None:
         others = [Route(each, _answer) for each in BY_NUMBER.values() if each != COMMIT]
-        routes = [batch_route(COMMIT, self.handler), *others, session.route()]
+        routes = [batch_route(COMMIT, self.handler), *others, session_connection.route()]
         watching = [each for each in (spans, audit) if each is not None]
         dispatcher = Dispatcher(
             self.admission,

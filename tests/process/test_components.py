@@ -24,7 +24,7 @@ from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import TransactionType
 from tx.calls import StartRequest
-from tx.edits import InvalidReason
+from tx.log_records import InvalidReason
 from tx.outcomes import OpenTransaction, Outcome
 
 ORDERS = TopicId("shop", "orders")

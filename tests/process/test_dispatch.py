@@ -7,8 +7,8 @@ import pytest
 
 from kernel.batch_routes import batch_route
 from kernel.event_loop import Arrivals
-from kernel.exchange import Reply, Request, Route
-from process.dispatch import Admission, Call, Callee, Dispatcher, callee_of
+from kernel.requests_and_replies import Reply, Request, Route
+from process.admission_and_dispatch import Admission, Call, Callee, Dispatcher, callee_of
 from process.metrics import Metrics
 from tuff.protocol.operations import COMMIT, GET_OUTCOME, PUBLISH
 

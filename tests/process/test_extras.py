@@ -118,11 +118,17 @@ def test_a_name_says_what_to_install(program: str, packages: str, sentence: str)
     done = run_without(packages, program)
 
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == f"tuff.extras.MissingExtraError: {sentence_of(sentence)}"
+    assert (
+        done.stderr.splitlines()[-1]
+        == f"tuff.optional_packages.MissingExtraError: {sentence_of(sentence)}"
+    )
 
 
 def test_a_missing_module_of_our_own_is_a_bug_and_not_an_extra() -> None:
-    done = run_without("", "import tuff.extras\nwith tuff.extras.Extra('a', 'b'): import tuff.no")
+    done = run_without(
+        "",
+        "from tuff.optional_packages import Extra\nwith Extra('a', 'b'): import tuff.no",
+    )
 
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'tuff.no'"
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from process import http_connection
 from process.allowed_hosts import AllowedHosts
-from process.connections import Connections
 from process.http_connection import LIMITS_S, State
+from process.open_connections import Connections
 from process.request_parser import Fields, HeaderCache, RequestParser
 from tests.process.served import REQUEST_BYTES_MAX, Served, connected, served, talk, turns, until
 
@@ -324,7 +324,7 @@ async def test_a_request_runs_on_when_its_client_disconnects(server: Served) -> 
 
 
 async def test_a_read_ends_when_its_client_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("process.dispatch._ENDS_WITH_CONNECTION", {"POST /v1/slow"})
+    monkeypatch.setattr("process.admission_and_dispatch._ENDS_WITH_CONNECTION", {"POST /v1/slow"})
     async with served() as server, connected(server.port) as (_, writer):
         writer.write(post("/v1/slow", b"1"))
         await until(lambda: server.routes.asked == [b"1"])

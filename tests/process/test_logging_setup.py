@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel.exchange import Request
+from kernel.requests_and_replies import Request
 from process.clock import JUMP_MS_MIN
 from process.components import Components
 from process.health import Check, HealthLog, Status

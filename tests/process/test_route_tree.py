@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernel.exchange import EMPTY_REPLY, Reply, Request, Route
-from process.dispatch import callee_of
+from kernel.requests_and_replies import EMPTY_REPLY, Reply, Request, Route
+from process.admission_and_dispatch import callee_of
 from process.route_tree import (
     CACHED_BYTES_MAX,
     CACHED_COUNT_MAX,

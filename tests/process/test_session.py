@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from kernel.event_loop import Arrivals
-from kernel.exchange import Reply, Request, Route, json_reply
-from process import session
-from process.connections import Connections
-from process.dispatch import Admission, Dispatcher
+from kernel.requests_and_replies import Reply, Request, Route, json_reply
+from process import session_connection
+from process.admission_and_dispatch import Admission, Dispatcher
 from process.metrics import Metrics
-from process.session import Session, Sessions
+from process.open_connections import Connections
+from process.session_connection import Session, Sessions
 from tests.process.served import turns
 from tuff.protocol.operations import BY_NUMBER
 from tuff.protocol.operations import POLL as POLL_OPERATION
@@ -96,8 +96,8 @@ class World:
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(session, "TURN_FRAMES_MAX", 3)
-    monkeypatch.setattr(session, "TURN_REPLY_BYTES_MAX", 1_000)
+    monkeypatch.setattr(session_connection, "TURN_FRAMES_MAX", 3)
+    monkeypatch.setattr(session_connection, "TURN_REPLY_BYTES_MAX", 1_000)
     return World()
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from process.session_calls import call_of
+from process.session_requests import call_of
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
 from tuff.protocol.operations import BY_NUMBER
 from tuff.protocol.session_frames import FrameReader, Kind, frame

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from unittest.mock import patch
 
-import messaging.log.pointer_index
+import messaging.log.rows_by_transaction
 import messaging.log.scan
 import messaging.log.tail_cache
 import messaging.model.packed_rows
@@ -17,9 +17,9 @@ import messaging.retention.cleaner
 import messaging.write.transaction_rows
 import messaging.write.write_batch
 import messaging.write.write_queue
-import tx.manager
 import tx.outcomes
 import tx.pointer_reservation
+import tx.service
 import tx.snapshot_view
 import tx.wal
 
@@ -35,13 +35,13 @@ SMALL: Limits = (
     (tx.outcomes, "NEWEST_COUNT_MAX", 2),
     (tx.outcomes, "LOOKED_AT_COUNT_MAX", 2),
     (tx.wal, "BATCH_COUNT_MAX", 3),
-    (tx.manager, "LOGGED_COUNT_MAX", 10),
+    (tx.service, "LOGGED_COUNT_MAX", 10),
     (tx.snapshot_view, "ONE_BY_ONE_COUNT_MAX", 1),
     (messaging.write.write_queue, "BATCH_COUNT_MAX", 3),
     (messaging.write.transaction_rows, "ROLLBACK_RANGES_MAX", 2),
     (messaging.write.write_batch, "ROLLBACK_ROWS_MAX", 2),
     (messaging.write.write_queue, "ENDED_PER_BATCH_MAX", 2),
-    (messaging.log.pointer_index, "ENDED_COUNT_MAX", 2),
+    (messaging.log.rows_by_transaction, "ENDED_COUNT_MAX", 2),
     (messaging.model.packed_rows, "PACKED_COUNT_MAX", 2),
     (messaging.log.scan, "SCAN_ROWS_MAX", 3),
     (messaging.retention.cleaner, "CHUNK_ROWS_MAX", 3),

@@ -69,7 +69,7 @@ BUGS = (
     ),
     planted(
         "conflicts-not-checked-at-commit",
-        "tx/decisions.py",
+        "tx/transaction_decisions.py",
         "(conflict := state.committers.conflict(opened.transaction, changes)) is not None",
         "(conflict := None) is not None",
     ),
@@ -81,7 +81,7 @@ BUGS = (
     ),
     planted(
         "commit-recorded-although-its-rows-failed",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        if isinstance(rows, Exception):\n            lsn",
         "        if isinstance(rows, Exception) and (rows := []):\n            lsn",
     ),
@@ -132,13 +132,13 @@ BUGS = (
     ),
     planted(
         "snapshot-contains-edits-that-are-not-durable",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "state.seen, lease, None if",
         "state.lsn, lease, None if",
     ),
     planted(
         "commit-cut-off-by-a-crash-stays-open",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "now_ms, has_final_rows = self._now_ms(), self._rows.final_pointers()",
         "now_ms, has_final_rows = self._now_ms(), set[int]()",
     ),
@@ -150,7 +150,7 @@ BUGS = (
     ),
     planted(
         "abort-does-not-wait-for-its-rows",
-        "tx/decisions.py",
+        "tx/transaction_decisions.py",
         "    if opened.is_short and not has_rows:\n",
         "    if opened.is_short:\n",
     ),
@@ -162,7 +162,7 @@ BUGS = (
     ),
     planted(
         "conflict-recorded-too-late",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        self._records.record(edit)\n        self._refuse(call, refusal(",
         "        import asyncio\n"
         "        late = partial(self._refuse_late, edit)\n"
@@ -174,25 +174,25 @@ BUGS = (
     ),
     planted(
         "end-of-a-transaction-does-not-wait-for-its-writes",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "        if under_way.has_writes(transaction_id):\n            self._begin_end(call)\n",
         "        if False:\n            self._begin_end(call)\n",
     ),
     planted(
         "can-commit-lost-in-a-crash",
-        "tx/decisions.py",
+        "tx/transaction_decisions.py",
         "opened.survived_crash and opened.is_short",
         "False and opened.is_short",
     ),
     planted(
         "time-outs-not-enforced",
-        "tx/timeouts.py",
+        "tx/deadlines_and_leases.py",
         " for each in state.expired(now_ms)}",
         " for each in state.expired(0)}",
     ),
     planted(
         "max-block-not-enforced",
-        "tx/timeouts.py",
+        "tx/deadlines_and_leases.py",
         "self._rows.published_by(self._now_ms() - self._max_block_ms)",
         "list[int]()",
     ),
@@ -239,28 +239,28 @@ BUGS = (
     ),
     planted(
         "readers-sleep-behind-transactions-of-a-failed-log",
-        "tx/ended_rows.py",
+        "tx/rows_of_ended_transactions.py",
         "        self._rows.wake_readers(ended)",
         "        pass",
         "commit-that-a-failed-log-kept",
     ),
     planted(
         "transactions-recovered-before-messages",
-        "tx/manager.py",
+        "tx/service.py",
         "self._may_recover = False",
         "self._may_recover = True",
         "service-start-before-messages-are-open",
     ),
     planted(
         "second-can-commit-not-durable",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "lsn if opened.changes is not None and edit.changes else 0",
         "0",
         "further-can-commit-lost-alone",
     ),
     planted(
         "clean-stop-loses-transactions-in-progress",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            elif opened.doubt is not None or has_rows or transaction_id in unsure:",
         "            else:",
     ),
@@ -274,13 +274,13 @@ BUGS = (
     ),
     planted(
         "max-block-invalidates-a-prepared-transaction",
-        "tx/timeouts.py",
+        "tx/deadlines_and_leases.py",
         "            if opened.prepared is None:\n",
         "            if True:\n",
     ),
     planted(
         "prepared-transaction-holds-readers-back-for-ever",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "                self._run(SetAside(_to_nobody, opened.transaction_id))\n",
         "                pass\n",
     ),
@@ -319,7 +319,7 @@ BUGS = (
     ),
     planted(
         "commit-settled-before-its-delayed-messages-are-moved",
-        "messaging/log/pointer_index.py",
+        "messaging/log/rows_by_transaction.py",
         "MOVED_KINDS = frozenset((ASIDE_ROWS, DELAYED_ROWS))",
         "MOVED_KINDS = frozenset((ASIDE_ROWS,))",
     ),
@@ -337,7 +337,7 @@ BUGS = (
     ),
     planted(
         "resolve-acknowledged-before-it-is-durable",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            self._answer(call, published, lsn)\n            return\n",
         "            is_resolve = isinstance(call, CommitPrepared)\n"
         "            self._answer(call, published, 0 if is_resolve else lsn)\n"
@@ -345,38 +345,38 @@ BUGS = (
     ),
     planted(
         "prepared-transaction-aborted-by-a-plain-abort",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if found.prepared is not None and not call.may_be_prepared:\n",
         "            if False:\n",
     ),
     planted(
         "interrupted-prepare-committed-by-recovery",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "                yield Invalidated(now_ms, transaction_id, reason, topics)\n",
         "                none = frozenset()\n"
         "                yield Committed(now_ms, transaction_id, none, False, (), topics, None)\n",
     ),
     planted(
         "commit-in-doubt-confirmed-without-its-rows",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if opened.doubt is not None and has_rows and transaction_id not in unsure:\n",
         "            if opened.doubt is not None and transaction_id not in unsure:\n",
     ),
     planted(
         "commit-in-doubt-confirmed-before-its-record-is-durable",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if call.doubt_lsn > self._records.decided.seen:\n",
         "            if False:\n",
     ),
     planted(
         "index-rows-of-a-commit-in-doubt-ended-before-its-confirmation-is-durable",
-        "tx/ended_rows.py",
+        "tx/rows_of_ended_transactions.py",
         "        self._confirmed.append((lsn, pointers))\n",
         "        self._rows.end_committed(pointers)\n",
     ),
     planted(
         "prepared-transaction-undone-by-recovery",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if opened.prepared is not None:\n                continue\n            has",
         "            has",
     ),
@@ -479,13 +479,13 @@ BUGS = (
     ),
     planted(
         "lease-renewal-has-no-effect",
-        "tx/timeouts.py",
+        "tx/deadlines_and_leases.py",
         "            )\n        self.begin_lease(opened)\n",
         "            )\n",
     ),
     planted(
         "renewed-lease-lost-in-a-crash",
-        "tx/timeouts.py",
+        "tx/deadlines_and_leases.py",
         "        for opened in in_progress:\n            self.begin_lease(opened)\n",
         "        for opened in in_progress:\n"
         "            one = opened.transaction_id\n"
@@ -515,13 +515,13 @@ BUGS = (
     ),
     planted(
         "time-out-during-a-commit-that-writes-rows",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "if not self._under_way.has_claim(opened.transaction_id):\n                expired",
         "if True:\n                expired",
     ),
     planted(
         "commit-continues-after-the-log-failed",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "if self._records.recovery_count != recovery_count:\n                self._answer",
         "if False:\n                self._answer",
     ),
@@ -535,13 +535,13 @@ BUGS = (
     ),
     planted(
         "read-only-commit-does-not-wake-its-readers",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            self._ended_rows.wake_once_durable(lsn, transaction_id)\n",
         "            pass\n",
     ),
     planted(
         "readers-in-a-lost-transaction-not-woken-after-recovery",
-        "tx/ended_rows.py",
+        "tx/rows_of_ended_transactions.py",
         ", *rows.reading_pointers()}",
         "}",
         "reader-asleep-in-what-a-failed-log-lost",
@@ -620,7 +620,7 @@ RARE_BUGS = (
     ),
     planted(
         "prepare-reported-before-it-is-durable",
-        "tx/machine_runner.py",
+        "tx/state_machine_runner.py",
         "            await self._durable.synced_in_time(found.prepared.lsn)\n",
         "            pass\n",
         "prepare-asked-for-before-a-power-cut",

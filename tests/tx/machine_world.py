@@ -21,9 +21,11 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.requests import RollbackDetail
 from tx.calls import Abort, Answer, Call, Checkpoint, Commit, CommitPrepared, Join
+from tx.claims_and_waits import Step, UnderWay
 from tx.consistency import contradiction
 from tx.counters import TransactionCounters
-from tx.edits import (
+from tx.deadlines_and_leases import Timeouts
+from tx.log_records import (
     Aborted,
     BlockReserved,
     Checkpointed,
@@ -38,13 +40,11 @@ from tx.edits import (
     Restarted,
     StoreJoined,
 )
-from tx.ended_rows import Rollback
-from tx.machine import Machine
 from tx.outcomes import EndedState, OpenTransaction, Outcome
+from tx.rows_of_ended_transactions import Rollback
 from tx.settings import TransactionSettings
 from tx.state import TransactionState, fresh_image
-from tx.timeouts import Timeouts
-from tx.writes_and_claims import Step, UnderWay
+from tx.state_machine import Machine
 
 C = TypeVar("C", bound=Call)
 

@@ -20,9 +20,9 @@ from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.calls import Answer, Commit, StartRequest
 from tx.leadership import Leadership
-from tx.manager import TransactionManager
 from tx.mixed_backups import RecordedFiles
 from tx.outcomes import OpenTransaction, Outcome
+from tx.service import TransactionManager
 from tx.settings import TransactionSettings
 from tx.wal import DiskFile
 

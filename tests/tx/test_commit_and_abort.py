@@ -22,7 +22,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
 from tx.calls import Answer, Commit
-from tx.edits import InvalidReason
+from tx.log_records import InvalidReason
 from tx.outcomes import EndedState, OpenTransaction
 from tx.settings import TransactionSettings
 

@@ -27,7 +27,16 @@ from tuff.protocol.errors import TransactionConflictError
 from tuff.protocol.transaction import TransactionType
 from tx.consistency import POINTERS_MAX, contradiction
 from tx.durable_state import ServiceState
-from tx.edits import (
+from tx.file_headers import (
+    ContradictionError,
+    FileHeader,
+    FileKind,
+    KnownFile,
+    known_file,
+    list_files,
+    pack_header,
+)
+from tx.log_records import (
     Aborted,
     BlockReserved,
     Checkpointed,
@@ -40,15 +49,6 @@ from tx.edits import (
     Restarted,
     SinkForgotten,
     Started,
-)
-from tx.file_headers import (
-    ContradictionError,
-    FileHeader,
-    FileKind,
-    KnownFile,
-    known_file,
-    list_files,
-    pack_header,
 )
 from tx.outcomes import EndedState
 from tx.recovery import recover

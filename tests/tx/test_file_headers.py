@@ -13,8 +13,8 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import Offset
 from tx.durable_state import ServiceState
-from tx.edits import BlockReturned
 from tx.file_headers import FileHeader, FileKind, known_file, list_files, pack_header, read_header
+from tx.log_records import BlockReturned
 from tx.mixed_backups import RecordedFiles
 from tx.settings import TransactionSettings
 from tx.wal import pack_edits

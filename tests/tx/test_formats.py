@@ -11,7 +11,8 @@ from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.changed_keys import CommittedChanges
-from tx.edits import (
+from tx.file_headers import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
+from tx.log_records import (
     Aborted,
     BlockReserved,
     BlockReturned,
@@ -32,7 +33,6 @@ from tx.edits import (
     encode_edit,
     to_bytes,
 )
-from tx.file_headers import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
 from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
 from tx.wal import DiskFile, create_log, pack_edits, pack_proof, proofs_behind, read_log

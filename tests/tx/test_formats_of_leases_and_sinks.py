@@ -10,7 +10,15 @@ from tests.formats.transaction_files import read_edit
 from tests.formats.transaction_files import read_snapshot as stranger_reads_snapshot
 from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.transaction import TransactionType
-from tx.edits import (
+from tx.file_headers import (
+    DamagedFilesError,
+    FileHeader,
+    FileKind,
+    NewerFilesError,
+    pack_header,
+    read_header,
+)
+from tx.log_records import (
     BlockReserved,
     Committed,
     Edit,
@@ -22,14 +30,6 @@ from tx.edits import (
     Started,
     decode_edit,
     encode_edit,
-)
-from tx.file_headers import (
-    DamagedFilesError,
-    FileHeader,
-    FileKind,
-    NewerFilesError,
-    pack_header,
-    read_header,
 )
 from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.tx.service import TOPIC, NewService, Service, turns
-from tx.edits import InvalidReason
+from tx.log_records import InvalidReason
 from tx.settings import TransactionSettings
 
 

@@ -1,6 +1,6 @@
 """The machine of transactions, alone: which call waits for which, and what is answered when.
 
-The named cases are those of the table in `tx/machine.py`; a property test mixes all of them.
+The named cases are those of the table in `tx/state_machine.py`; a property test mixes all of them.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ from tx.calls import (
     StartRequest,
     Use,
 )
-from tx.edits import Aborted, Committed, Confirmed, InDoubt, Invalidated, Prepared
+from tx.log_records import Aborted, Committed, Confirmed, InDoubt, Invalidated, Prepared
 from tx.outcomes import EndedState, OpenTransaction, Outcome
 
 LEASED = StartRequest(type=TransactionType.LONG, lease_s=5)

@@ -5,9 +5,9 @@ import pytest
 
 from tests.tx.service import NOW_MS, Rows, Service, turns
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
-from tx.ended_rows import EndedRows
+from tx.claims_and_waits import UnderWay
+from tx.rows_of_ended_transactions import EndedRows
 from tx.state import TransactionState, fresh_image
-from tx.writes_and_claims import UnderWay
 
 
 async def test_a_transaction_without_rows_has_nothing_marked(service: Service) -> None:

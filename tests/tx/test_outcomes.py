@@ -10,7 +10,7 @@ from tuff.protocol.errors import TransactionNotInProgressError
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.edits import (
+from tx.log_records import (
     POINTER,
     ROLLBACK_DETAIL,
     InvalidReason,

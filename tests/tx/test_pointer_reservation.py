@@ -8,7 +8,7 @@ from tests.tx.service import NOW_MS, Service, turns
 from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
-from tx.edits import PointerRange
+from tx.log_records import PointerRange
 from tx.pointer_reservation import PointerBlocks
 from tx.settings import BLOCK_COUNT_MAX, BLOCK_COUNT_MIN, BLOCK_STALE_MS
 

@@ -13,7 +13,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import TransactionType
 from tx.durable_state import ServiceState
-from tx.edits import BlockReturned
+from tx.log_records import BlockReturned
 from tx.mixed_backups import RecordedFiles
 from tx.settings import BLOCK_COUNT_MIN, RETRY_INTERVAL_MS, TransactionSettings
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.edits import (
+from tx.log_records import (
     Aborted,
     BlockKept,
     BlockReserved,

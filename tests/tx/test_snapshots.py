@@ -166,7 +166,7 @@ async def test_a_snapshot_is_taken_when_it_is_due_and_something_happened(
 async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tx.manager.LOGGED_COUNT_MAX", 4)
+    monkeypatch.setattr("tx.service.LOGGED_COUNT_MAX", 4)
     await service.later(300_000)
     count = len(list(service.directory.glob("snapshot.*")))
     for _ in range(3):

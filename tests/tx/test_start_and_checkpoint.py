@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
 from tests.tx.service import NOW_MS, Service, turns
 from tuff.protocol.errors import (
     BadRequestError,
@@ -125,7 +125,7 @@ async def test_a_start_that_finds_too_much_waiting_for_the_disk_is_refused(
 async def test_no_more_transactions_are_in_progress_than_the_limit(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tx.machine.OPEN_COUNT_MAX", 2)
+    monkeypatch.setattr("tx.state_machine.OPEN_COUNT_MAX", 2)
     await service.begin()
     await service.begin()
 

@@ -4,7 +4,9 @@ import pytest
 
 from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, TransactionType
-from tx.edits import (
+from tx.file_headers import FileHeader
+from tx.invalid_list import invalid_before
+from tx.log_records import (
     Aborted,
     BlockKept,
     BlockReserved,
@@ -19,8 +21,6 @@ from tx.edits import (
     Started,
     Truncated,
 )
-from tx.file_headers import FileHeader
-from tx.invalid_list import invalid_before
 from tx.monitoring import overview
 from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import TransactionState, fresh_image

@@ -12,8 +12,9 @@ from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.errors import TuffError
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.consistency import contradiction
-from tx.decisions import abort_edit, all_changes, can_commit, may_be_aborted
-from tx.edits import (
+from tx.file_headers import FileHeader
+from tx.invalid_list import truncate
+from tx.log_records import (
     Aborted,
     BlockKept,
     BlockReserved,
@@ -31,13 +32,12 @@ from tx.edits import (
     Started,
     Truncated,
 )
-from tx.file_headers import FileHeader
-from tx.invalid_list import truncate
 from tx.outcomes import EndedState, OpenTransaction
 from tx.settings import TransactionSettings
 from tx.sinks import EpochRequest, Step, next_step
 from tx.snapshot_file import pack_snapshot, read_snapshot
 from tx.state import StateImage, TransactionState, fresh_image
+from tx.transaction_decisions import abort_edit, all_changes, can_commit, may_be_aborted
 
 KEYS = st.frozensets(st.sampled_from([b"a", b"b"]), max_size=2)
 CHOICE = st.integers(0, 5)

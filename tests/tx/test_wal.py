@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tx.service import NewService, Service, turns
-from tx.edits import Committed
+from tx.log_records import Committed
 from tx.wal import DiskFile, read_log
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tx.service import TOPIC, Service, entry, turns
 from tuff.protocol.errors import TopicNotFoundError, TransactionsUnavailableError
-from tx.writes_and_claims import UnderWay
+from tx.claims_and_waits import UnderWay
 
 
 def under_way() -> tuple[UnderWay, list[str]]:

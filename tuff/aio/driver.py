@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from tuff.errors import WrongStateError
 from tuff.flows_and_retries import Call, Flow, Hook, Pause, Step, Unless, Use, run_hook
 from tuff.protocol.errors import TuffError
-from tuff.stops import Stop, StoppedError
+from tuff.stop_signals import Stop, StoppedError
 from tuff.tracebacks import without_frames, without_own_frames
 from tuff.tracing import TRACING
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from tuff.address import Address
 from tuff.errors import ClientClosedError, ServerUnreachableError, WrongStateError
-from tuff.extras import Extra
 from tuff.flows_and_retries import Call
+from tuff.optional_packages import Extra
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.session_frames import (
     PATH,

@@ -18,7 +18,7 @@ from tuff.address import Address
 from tuff.errors import ClientClosedError
 from tuff.flows_and_retries import Call
 from tuff.requests_and_responses import Request, Response
-from tuff.stops import Stop, wait_for
+from tuff.stop_signals import Stop, wait_for
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from tuff.exactly_once_subscriber import SubscriberFlows
 from tuff.flows_and_retries import Driver, Flow, Heartbeats
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 
 T = TypeVar("T")
 

@@ -43,7 +43,7 @@ from tuff.protocol.session_frames import (
 from tuff.requests_and_responses import Request, Response
 from tuff.server_choice import OWNER_HEADER, Servers, subject_of
 from tuff.session_offers import REPLY_BYTES_MAX, NoSessionError, Offers, upgrade_fields
-from tuff.stops import Stop, wait_for
+from tuff.stop_signals import Stop, wait_for
 
 log = logging.getLogger(__name__)
 

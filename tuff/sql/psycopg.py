@@ -3,7 +3,7 @@
 from typing import Any
 
 from tuff.errors import WrongStateError
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 from tuff.sql import dialects
 from tuff.sql.database import (
     CLOSED,

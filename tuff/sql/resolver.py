@@ -16,7 +16,7 @@ from tuff.protocol.transaction import TransactionState
 from tuff.protocol.values import Member
 from tuff.server_outages import Outages
 from tuff.sql.database import Answer, Decider
-from tuff.stops import Stop
+from tuff.stop_signals import Stop
 from tuff.transaction_calls import Resolution
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tuff.errors import WrongStateError
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 from tuff.sql import dialects
 from tuff.sql.database import NOT_COMMITTED, checked_name, require_connection
 from tuff.sql.dialects import Dialect

@@ -22,7 +22,7 @@ from tuff.protocol.transaction import Transaction
 from tuff.publish_calls import Addition, MessageBuffer, note_block
 from tuff.replies import Published, Renewed
 from tuff.sql.database import Answer, Decider, SqlBlock
-from tuff.stops import Stop, StoppedError
+from tuff.stop_signals import Stop, StoppedError
 
 log = logging.getLogger(__name__)
 

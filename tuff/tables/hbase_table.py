@@ -14,7 +14,7 @@ from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import StorageOutcomeUnknownError, StorageUnavailableError
 from tuff.protocol.pointer_list import POINTER_MAX, holds

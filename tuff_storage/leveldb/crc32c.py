@@ -2,7 +2,7 @@
 
 from mmap import mmap
 
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 
 with Extra("a checksum of LevelDB", "tables"):
     import google_crc32c

@@ -1,6 +1,6 @@
 """LevelDB itself: plyvel, or its fork plyvel-next where plyvel has no wheels (decision 0052)."""
 
-from tuff.extras import Extra
+from tuff.optional_packages import Extra
 
 with Extra("a LevelDB database", "tables"):
     try:

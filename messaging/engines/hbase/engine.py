@@ -18,7 +18,7 @@ from functools import partial
 from threading import Condition, Event
 
 from kernel.event_loop import InBackground
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from messaging.engines.engine_interface import (
     Chunks,
     Corruption,

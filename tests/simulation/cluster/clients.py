@@ -6,8 +6,8 @@ from base64 import b64decode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernel.exchange import Reply
-from kernel.exchange import Request as HttpRequest
+from kernel.requests_and_replies import Reply
+from kernel.requests_and_replies import Request as HttpRequest
 from tests.simulation.cluster.node import Process
 from tests.simulation.cluster.observations import (
     ObservedTopic,

@@ -1,7 +1,7 @@
 """A metadata store in memory that the simulated servers share (decision 0042).
 
-It makes the decisions of the real stores (metadata/entry.py). Like ZooKeeper, it may answer reads
-from the past, but never from before what the same server has read or written. The world ends
+It makes the decisions of the real stores (metadata/stored_entry.py). Like ZooKeeper, it may answer
+reads from the past, but never from before what the same server has read or written. The world ends
 sessions, and cuts servers off. During an outage of the store no session ends, and afterwards it
 counts the timeouts anew.
 """
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from metadata.entry import Entry, live, next_entry, next_tombstone, require_timeout, require_version
 from metadata.keys import encode_key
 from metadata.store_interface import (
     Condition,
@@ -19,6 +18,14 @@ from metadata.store_interface import (
     Session,
     SessionLostError,
     Versioned,
+)
+from metadata.stored_entry import (
+    Entry,
+    live,
+    next_entry,
+    next_tombstone,
+    require_timeout,
+    require_version,
 )
 
 T = TypeVar("T")

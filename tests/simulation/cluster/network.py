@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cluster.peers import PeerRefusedError, PeerUnansweredError
-from kernel.exchange import Reply, Request, Route, problem_reply
+from kernel.requests_and_replies import Reply, Request, Route, problem_reply
 from tuff.protocol.errors import NotFoundError, TuffError, from_problem
 
 if TYPE_CHECKING:

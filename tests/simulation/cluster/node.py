@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from cluster.topic_claims import TopicClaims
 from cluster.transaction_rows_client import TransactionRowsClient
-from kernel.exchange import Reply, Request
+from kernel.requests_and_replies import Reply, Request
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.cluster_member import METADATA_THREADS, ClusterMember

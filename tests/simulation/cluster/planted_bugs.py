@@ -237,7 +237,7 @@ BUGS = (
     ),
     planted(
         "prepared-transaction-invalidated-by-a-new-leader",
-        "tx/machine.py",
+        "tx/state_machine.py",
         "            if opened.prepared is not None:\n                continue\n            has",
         "            has",
     ),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from kernel.floor import Floor
+from kernel.owner_floor import Floor
 from messaging.engines.engine_interface import Chunks, StoreError, TakenOverError
 from messaging.engines.hbase.journal import Member
 from tests.cluster.shared_store import SharedOpener, SharedTables, SharedTablesStore

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from kernel.exchange import Reply
+from kernel.requests_and_replies import Reply
 from messaging.engines.engine_interface import Engine
 from messaging.log.read_lease import READ_LEASE_MS
 from metadata.store_interface import MetadataError

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from kernel.exchange import (
+from kernel.requests_and_replies import (
     BODY_TYPES,
     Reply,
     Request,

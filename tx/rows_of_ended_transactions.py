@@ -5,11 +5,11 @@ rows are rolled back, and readers wake (design §6). No event loop.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from tx.message_rows import MessageRows
+from tx.claims_and_waits import UnderWay
+from tx.messaging_interface import MessageRows
 from tx.outcomes import EndedState, lost_outcome
 from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
-from tx.writes_and_claims import UnderWay
 
 Rollback = tuple[int, Sequence[int]]  # a transaction, and its pointers
 Then = Callable[[bool], None]  # takes whether all rows are rolled back

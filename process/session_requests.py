@@ -2,8 +2,8 @@
 (docs/session.md). `tuff.protocol.session_frames` has the frames.
 """
 
-from kernel.exchange import Request, require_reply_type
-from process.dispatch import Call
+from kernel.requests_and_replies import Request, require_reply_type
+from process.admission_and_dispatch import Call
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.json_bodies import shown
 from tuff.protocol.media_types import MediaType

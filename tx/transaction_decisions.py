@@ -2,7 +2,8 @@
 abort; protocol §5.2).
 
 A decision says what is to be done for one transaction: which edit is recorded, what is waited for,
-or why the call is refused. It changes nothing, and waits for nothing. `tx/machine.py` acts on it.
+or why the call is refused. It changes nothing, and waits for nothing. `tx/state_machine.py`
+acts on it.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,11 @@ from tuff.protocol.requests import PublishEntry
 from tuff.protocol.values import value
 from tx.calls import Commit
 from tx.changed_keys import Committers, conflict_error
-from tx.edits import Aborted, Committing, Conflict, Invalidated, InvalidReason, Refused
+from tx.claims_and_waits import UnderWay
+from tx.log_records import Aborted, Committing, Conflict, Invalidated, InvalidReason, Refused
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error
 from tx.settings import TransactionSettings
 from tx.state import TransactionState
-from tx.writes_and_claims import UnderWay
 
 
 @value()

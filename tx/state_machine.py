@@ -1,9 +1,9 @@
 """The machine of transactions: takes calls and events, changes the state, and says what is to be
 done outside (decision 0058). It waits for nothing, and uses no clock, no event loop and no I/O.
 
-A call is decided by `tx/decisions.py`, and again from the beginning whenever something happened for
-which it was parked (`tx/writes_and_claims.py`). What a call waits for, and the loss that it
-prevents:
+A call is decided by `tx/transaction_decisions.py`, and again from the beginning whenever
+something happened for which it was parked (`tx/claims_and_waits.py`). What a call waits for, and
+the loss that it prevents:
 
 | A call | waits for | else |
 |---|---|---|
@@ -45,23 +45,10 @@ from tx.calls import (
     StartRequest,
     Use,
 )
+from tx.claims_and_waits import Step, UnderWay
 from tx.counters import TransactionCounters
-from tx.decisions import (
-    Claimed,
-    Clear,
-    Conflicting,
-    Refusal,
-    abort_edit,
-    can_commit,
-    check_read_only,
-    decide_commit,
-    loses_changes,
-    may_be_aborted,
-    overdue,
-    refusal,
-    refused_end,
-)
-from tx.edits import (
+from tx.deadlines_and_leases import Timeouts, durations_ms
+from tx.log_records import (
     Aborted,
     Checkpointed,
     Committed,
@@ -76,8 +63,7 @@ from tx.edits import (
     Started,
     StoreJoined,
 )
-from tx.ended_rows import EndedRows, Rollback
-from tx.message_rows import MessageRows
+from tx.messaging_interface import MessageRows
 from tx.outcomes import (
     EndedState,
     OpenTransaction,
@@ -85,12 +71,26 @@ from tx.outcomes import (
     not_prepared_error,
     prepared_error,
 )
-from tx.principals import require_quota
+from tx.rows_of_ended_transactions import EndedRows, Rollback
 from tx.settings import OPEN_COUNT_MAX, WITHDRAWN_COUNT_MAX, TransactionSettings
 from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
-from tx.timeouts import Timeouts, durations_ms
-from tx.writes_and_claims import Step, UnderWay
+from tx.transaction_decisions import (
+    Claimed,
+    Clear,
+    Conflicting,
+    Refusal,
+    abort_edit,
+    can_commit,
+    check_read_only,
+    decide_commit,
+    loses_changes,
+    may_be_aborted,
+    overdue,
+    refusal,
+    refused_end,
+)
+from tx.transaction_owners import require_quota
 
 Rows = Sequence[RollbackDetail] | Exception  # what a commit publishes, or why it can't
 AT_ONCE_MAX = 16  # transactions in progress; with more, the record of a commit follows its rows

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernel.event_loop import InThread
-from kernel.exchange import Reply, Request, Route, json_reply, read_query
+from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_query
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, NotFoundError
 from tuff.protocol.json_bodies import payload_to_json, pointer_to_json, shown
 from tx.file_headers import DamagedFilesError, FileHeader, FileKind, known_file, list_files
-from tx.manager import TransactionManager
 from tx.outcomes import OpenTransaction, Outcome, ended_error
-from tx.principals import named_change
 from tx.routes import pointer_of, while_running
+from tx.service import TransactionManager
 from tx.snapshot_file import read_snapshot
 from tx.state import StateImage
+from tx.transaction_owners import named_change
 
 CHANGES_COUNT_MAX = 1_000  # changes of one reply
 # Bytes of a snapshot file that is decoded for a reply; a larger one takes seconds of the processor.

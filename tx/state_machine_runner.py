@@ -30,12 +30,12 @@ from tx.calls import (
     Use,
 )
 from tx.durable_state import DurableState
-from tx.edits import InvalidReason
-from tx.ended_rows import Rollback
-from tx.machine import Machine
-from tx.message_rows import MessageRows
+from tx.log_records import InvalidReason
+from tx.messaging_interface import MessageRows
 from tx.outcomes import OpenTransaction, Outcome
+from tx.rows_of_ended_transactions import Rollback
 from tx.settings import TransactionSettings
+from tx.state_machine import Machine
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tuff.protocol.errors import BadRequestError, InvalidTimeoutError
 from tuff.protocol.transaction import TransactionType
-from tx.edits import InvalidReason
-from tx.message_rows import MessageRows
+from tx.log_records import InvalidReason
+from tx.messaging_interface import MessageRows
 from tx.outcomes import OpenTransaction
 from tx.settings import TransactionSettings
 from tx.state import Deadlines, TransactionState

@@ -7,7 +7,7 @@ Principals), and the tenant of that principal (decision 0066).
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from kernel.exchange import Caller
+from kernel.requests_and_replies import Caller
 from tuff.protocol.errors import ForbiddenError, QuotaExceededError, TransactionUnknownError
 
 _TENANT = "@"  # in no name of a principal, tenant or sink

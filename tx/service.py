@@ -13,14 +13,14 @@ from pathlib import Path
 from kernel.event_loop import Arrivals, InThread, Spawn
 from kernel.log_events import event
 from tuff.protocol.errors import TransactionsUnavailableError
+from tx.claims_and_waits import UnderWay
 from tx.counters import TransactionCounters
+from tx.deadlines_and_leases import Timeouts
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
-from tx.edits import BlockReturned, Edit, Restarted
 from tx.invalid_list import InvalidList, LastSweep
 from tx.leadership import Leadership
-from tx.machine import Machine
-from tx.machine_runner import MachineRunner
-from tx.message_rows import MessageRows
+from tx.log_records import BlockReturned, Edit, Restarted
+from tx.messaging_interface import MessageRows
 from tx.mixed_backups import RecordedFiles
 from tx.monitoring import Monitoring
 from tx.pointer_reservation import ReservedPointers
@@ -33,10 +33,10 @@ from tx.settings import (
 from tx.sinks import Sinks
 from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
-from tx.timeouts import Timeouts
+from tx.state_machine import Machine
+from tx.state_machine_runner import MachineRunner
 from tx.wal import DiskFile, OpenFile
 from tx.write_permits import WritePermits
-from tx.writes_and_claims import UnderWay
 
 log = logging.getLogger(__name__)
 

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable, Mapping
 
 import orjson
 
-from kernel.exchange import (
+from kernel.requests_and_replies import (
     PROBLEM_TYPE,
     Reply,
     Request,
     Route,
     read_query,
 )
-from process.connections import Connections
-from process.dispatch import UNMATCHED, Call, Callee, Dispatcher, callee_of
+from process.admission_and_dispatch import UNMATCHED, Call, Callee, Dispatcher, callee_of
 from process.http_connection import KEEP_ALIVE_S, UPLOAD_QUIET_S_MAX
-from process.session_calls import FRAME_OVERHEAD_BYTES, call_of, request_of
+from process.open_connections import Connections
+from process.session_requests import FRAME_OVERHEAD_BYTES, call_of, request_of
 from process.slow_readers import CHECK_INTERVAL_S, SlowReader
 from tuff.protocol import operations
 from tuff.protocol.errors import (

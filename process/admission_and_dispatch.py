@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from kernel.event_loop import Arrivals, LightTask
-from kernel.exchange import (
+from kernel.log_events import event
+from kernel.requests_and_replies import (
     Handler,
     ManyHandler,
     Reply,
@@ -27,7 +28,6 @@ from kernel.exchange import (
     begin_many,
     problem_reply,
 )
-from kernel.log_events import event
 from process.access_guard import AccessGuard
 from process.metrics import Metrics
 from process.streamed_replies import StreamHandler, StreamRoute

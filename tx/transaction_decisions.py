@@ -1,5 +1,5 @@
-"""The decisions of transactions, from the state, the call and the time (design §4, Commit and
-abort; protocol §5.2).
+"""The decisions of transactions, from the state, the call and the time (docs/architecture.md,
+Request by request, and §4, Commit and abort; protocol §5.2).
 
 A decision says what is to be done for one transaction: which edit is recorded, what is waited for,
 or why the call is refused. It changes nothing, and waits for nothing. `tx/state_machine.py`
@@ -35,8 +35,9 @@ class Refusal:
 
 @value()
 class Clear:
-    """The commit conflicts with nothing. Its entries have their pointers, and `changes` are all
-    that the transaction named. It is recorded, with entries after its rows are written."""
+    """The commit conflicts with nothing. Its entries have their pointers. `changes` are all that a
+    short transaction named, and empty for a long one. Without entries it is recorded now, with
+    entries as `docs/architecture.md` says (Commit, step 5)."""
 
     entries: Sequence[PublishEntry]
     changes: frozenset[bytes]
@@ -62,7 +63,7 @@ class Conflicting:
 
 
 def refusal(found: OpenTransaction | Outcome) -> Refusal | None:
-    """Why a call that needs the transaction in progress is refused; None if it is not."""
+    """The refusal of a call that needs the transaction in progress; None if the call may go on."""
     if isinstance(found, Outcome):
         return Refusal(ended_error(found), found.lsn)
     if found.prepared is not None:
@@ -77,7 +78,7 @@ def overdue(
     opened: OpenTransaction, *, now_ms: int, lease_ends_ms: int | None
 ) -> InvalidReason | None:
     """Why the time of the transaction is over; None while it is not. No time ends a prepared one.
-    The tick may come late; no decision is made for a transaction whose time is over."""
+    The tick may be late, so each decision asks this first."""
     if opened.prepared is not None:
         return None
     if now_ms >= opened.expires_at_ms:
@@ -96,7 +97,7 @@ def decide_commit(
     settings: TransactionSettings,
 ) -> Clear | Claimed | Conflicting:
     """Whether a transaction in progress may commit, or be prepared. Raises: BadRequestError: a
-    pointer of an entry is not one of the transaction's; as `all_changes`."""
+    pointer of an entry is not one of the transaction's; and what `all_changes` raises."""
     entries = _with_pointers(opened, call.entries) if call.entries else ()
     changes = all_changes(opened, call.changes or frozenset(), settings=settings)
     if (claimant := under_way.claimed_by(changes)) is not None:

@@ -13,7 +13,7 @@ from tests.http.calls import TRANSACTIONS, Topic, begin, entry
 from tests.http.client import ok
 
 # One of each operation; `python -m tests.faults.breakpoints` runs all of them.
-ARCHITECTURE = Path(__file__).resolve().parents[2] / "docs/architecture.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/reliability.md"
 PROOF_S = 0.5  # seconds, in which a log that is idle writes a proof
 CHOSEN = ("batch durable", "rows durable", "rows not rolled back yet", "log made")
 
@@ -59,20 +59,20 @@ def test_a_server_with_a_fault_at_a_breakpoint_keeps_its_promises(
 
 
 def outcomes_of_kills() -> dict[str, str]:
-    """The table of docs/architecture.md: how a commit ends by the place at which it was killed."""
-    _, _, table = ARCHITECTURE.read_text("utf-8").partition("| Killed at |")
+    """The table of docs/reliability.md: how a commit ends by the place at which it was killed."""
+    _, _, table = PAGE.read_text("utf-8").partition("| Killed at |")
     rows = table.partition("\n\n")[0]
     return dict(re.findall(r"^\| `([^`]+)` \|.* \| ([a-z ]+) \|$", rows, re.MULTILINE))
 
 
-def test_the_architecture_says_what_a_kill_at_each_place_of_a_commit_leaves() -> None:
+def test_the_page_says_what_a_kill_at_each_place_of_a_commit_leaves() -> None:
     places = [point.name for point in POINTS if point.operation is Operation.COMMIT]
 
     assert list(outcomes_of_kills()) == places
 
 
 @pytest.mark.slow
-def test_a_commit_that_is_killed_ends_as_the_architecture_says(broken: BreakpointServer) -> None:
+def test_a_commit_that_is_killed_ends_as_the_page_says(broken: BreakpointServer) -> None:
     found = {}
     for place in outcomes_of_kills():
         client = broken.server.client()

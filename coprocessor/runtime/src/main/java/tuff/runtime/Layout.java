@@ -2,6 +2,7 @@ package tuff.runtime;
 
 import java.nio.file.Path;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.hbase.HBaseConfiguration;
 
 /** The directory of one HBase, and the ports of its parts, all on 127.0.0.1. */
@@ -28,6 +29,7 @@ record Layout(Path home, int zookeeper, int master, int regionServer, int thrift
   Configuration configuration(boolean distributed) {
     Configuration conf = HBaseConfiguration.create();
     conf.setBoolean("hbase.cluster.distributed", distributed);
+    conf.setClass("fs.file.impl", LocalFiles.class, FileSystem.class);
     conf.set("hbase.rootdir", "file://" + home.resolve("hbase"));
     conf.set("hbase.tmp.dir", home.resolve("tmp").toString());
     durability(conf);
@@ -74,6 +76,10 @@ record Layout(Path home, int zookeeper, int master, int regionServer, int thrift
     conf.setInt("hbase.master.wait.on.regionservers.maxtostart", 1);
     conf.setInt("hbase.regionserver.msginterval", 200);
     conf.setInt("hbase.regionserver.handler.count", 20);
+    // How long the master waits for more regions to assign, and for more orders to a region server.
+    // With one region server there are few; with the defaults of 150 ms a table takes a second.
+    conf.setInt("hbase.assignment.dispatch.wait.msec", 5);
+    conf.setInt("hbase.procedure.remote.dispatcher.delay.msec", 5);
     // For the gateways, which are clients: give up after seconds and not after HBase's 20 minutes,
     // and retry often while a region moves.
     conf.setInt("hbase.client.pause", 25);

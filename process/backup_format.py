@@ -42,7 +42,7 @@ def next_rows_part(rows: Iterable[Row]) -> bytes | None:
     pieces, size_bytes = [], 0
     for key, value in rows:
         if not is_whole(key, value):
-            raise ArchiveError(f"the row {key.hex()} is damaged; look at it with `tuff fsck`")
+            raise ArchiveError(f"the row {key.hex()} of the message store is damaged")
         row = b"".join((_LENGTHS.pack(len(key), len(value)), key, value))
         pieces.append(row)
         size_bytes += len(row)

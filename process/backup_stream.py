@@ -18,6 +18,7 @@ from kernel.requests_and_replies import Request, best_type, read_query
 from messaging.log.state_in_memory import RowView
 from messaging.service import MessagingService
 from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
+from process.health import REPAIR
 from process.streamed_replies import ReplyStream, StreamRoute
 from tuff.protocol import operations
 from tuff.protocol.errors import (
@@ -66,6 +67,7 @@ class Backups:
         self._in_thread = in_thread
         self._is_busy = False
         self._is_stopping = False
+        self.damage: str | None = None  # for which the newest backup was given up
 
     def stop(self) -> None:
         """End the backup that is under way."""
@@ -150,8 +152,12 @@ async def _send(backups: Backups, moment: Moment, stream: ReplyStream) -> None:
     try:
         async for part in backups.parts(moment):
             await stream.write(part, within_s=PART_S_MAX)
+        backups.damage = None
     except (TuffError, ArchiveError) as error:
+        if isinstance(error, ArchiveError):
+            backups.damage = str(error)
         log.warning("a backup was given up: %s", error, extra=event("backup_failed"))
         # The status line is sent already, so the last part says that the backup is incomplete.
-        await stream.write(pack_failure(str(error)), within_s=PART_S_MAX)
+        advice = f"; {REPAIR}" if isinstance(error, ArchiveError) else ""
+        await stream.write(pack_failure(f"{error}{advice}"), within_s=PART_S_MAX)
     await stream.end(within_s=PART_S_MAX)

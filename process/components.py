@@ -493,7 +493,12 @@ class Components:
         transactions = self._check_transactions()
         storage_s, log_s = self._message_writes.oldest_s(), self._log_writes.oldest_s()
         return {
-            "storage": health.check_write(self._check_storage(), oldest_s=storage_s),
+            "storage": health.check_damage(
+                health.check_write(self._check_storage(), oldest_s=storage_s),
+                read_count=self.messaging.polls.damaged_reads,
+                last_read=self.messaging.polls.last_damage,
+                backup=self._backups.damage,
+            ),
             "transactions": health.check_write(transactions, oldest_s=log_s),
             "disk": self._disks.check(),
             "clock": self._guard.check(self._clock.offset_ms()),

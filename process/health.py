@@ -8,6 +8,7 @@ from enum import Enum
 from kernel.log_events import event
 from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_query
 from tuff.protocol import operations
+from tuff.protocol.sentences import counted
 from tuff.version import __version__
 from tx.outcomes import OpenTransaction
 
@@ -16,6 +17,10 @@ log = logging.getLogger(__name__)
 # Seconds; a disk that is merely busy, and a gateway that asks the next region server, take less.
 WRITE_S_MAX = 5.0
 PREPARED_SHOWN_MAX = 5  # transactions that a sentence names
+REPAIR = (
+    "stop the server; `tuff fsck` names what is damaged; then restore a backup, or keep what is "
+    "whole with `tuff salvage`"
+)
 
 
 class Status(Enum):
@@ -70,6 +75,25 @@ def check_accepted_loss(check: Check, *, accepted: str) -> Check:
         "that finds it: remove it from the settings"
     )
     return Check(Status.DEGRADED, f"{check.detail}; {left}", "a loss is accepted")
+
+
+def check_damage(
+    check: Check, *, read_count: int, last_read: str | None, backup: str | None
+) -> Check:
+    """Degrade the check of a store in which readers, or a backup, have met damaged records. It
+    serves all others."""
+    if not read_count and backup is None:
+        return check
+    met = []
+    if read_count:
+        met.append(f"{counted(read_count, 'read')} met a damaged record, the last {last_read}")
+    if backup is not None:
+        met.append(f"no backup can be taken: {backup}")
+    return Check(
+        worst_of(check.status, Status.DEGRADED),
+        f"{check.detail}; {'; '.join(met)}; {REPAIR}",
+        check.cause or "records are damaged",
+    )
 
 
 def check_directory(check: Check, *, is_lost: bool) -> Check:

@@ -41,15 +41,17 @@ class Target:
     typed: dict[str, str] = field(default_factory=dict)
     token_file: Path | None = None
 
-    def client(self) -> Client:
-        """A client of the server. Raises: BadParameter: the address or the token is not valid."""
+    def client(self, *, retries: int = 0) -> Client:
+        """A client of the server. At a terminal, an unreachable server is to be reported at once;
+        `retries` of a call are for a program that goes on for long.
+
+        Raises: BadParameter: the address or the token is not valid."""
         name = f"tuff-cli-{socket.gethostname()}-{os.getpid()}"
         try:
-            # No retries: at a terminal, an unreachable server is reported at once.
             return Client(
                 self.url,
                 client_id=name,
-                retries=0,
+                retries=retries,
                 token=self.token,
                 ssl_context=self.tls_files.context(),
             )

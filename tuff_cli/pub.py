@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from tuff_cli.output import Progress, print_json
 CHUNK_BYTES = 1 << 20  # bytes read from standard input at once; about the size of one publish
 LINE_BYTES_MAX = 16 << 20  # bytes; no server accepts a larger request
 BATCH_COUNT_MAX = 1_000  # messages of one publish without --batch
+RESTART_RETRIES = 20  # 17 to 33 s; a stop takes up to 10 s, and then there is a start
 GIVEN_BATCH_COUNT_MAX = 100_000  # messages of --batch in memory; the server limits their bytes
 
 Batches = Iterator[list[bytes]]
@@ -157,9 +158,13 @@ class _Publishing:
         done: list[Published] = []
         count = 0
         try:
-            with target.client() as client, closing(Progress(size_bytes)) as progress:
+            with ExitStack() as stack:
+                client = stack.enter_context(target.client())
+                progress = stack.enter_context(closing(Progress(size_bytes)))
                 for some in split_groups(lines) if batch is None else gather(lines, count=batch):
                     done[1:] = self._publish(client, some)
+                    if not count:  # the server is there: from now on a restart is waited for
+                        client = stack.enter_context(target.client(retries=RESTART_RETRIES))
                     count += len(some)
                     progress.update(count, read_bytes=source.read_bytes)
         except BaseException:

@@ -398,6 +398,7 @@ class DurableState:
         known, size = await self._in_thread_files(partial(self._make_snapshot, header, image))
         self._files.append(known)
         self.newest_snapshot = known
+        self.notes = []  # a start from this snapshot needs none of the files that they name
         return known, size
 
     def _make_snapshot(self, header: FileHeader, image: StateImage) -> tuple[KnownFile, int]:

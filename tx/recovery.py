@@ -31,7 +31,7 @@ from tx.state import StateImage, TransactionState
 from tx.wal import LogContents, read_log
 
 _GO_ON = (
-    "; nothing is lost: transactions go on from the snapshot before it. Take another with "
+    "; nothing is lost: transactions go on from another snapshot. Take a new one with "
     "`tuff snapshot take`, then remove this file; the next start does not mention it any more"
 )
 
@@ -73,16 +73,16 @@ def recover(directory: Path, recorded: RecordedFiles | None) -> Recovered | None
                 "transaction service again"
             )
         return None
-    notes: list[str] = []
-    readable = _readable(paths, notes)
+    unread: list[str] = []
+    readable = _readable(paths, unread)
     late = leftovers(readable)
     files = [known for known in readable if known not in late]
-    notes += (
+    notes = [
         f"{known.path.name} is ignored: its server made it when another one led transactions "
         "already, and nothing in it was acknowledged"
         for known in late
-    )
-    newest, image = _newest_snapshot(files, notes)
+    ]
+    newest, image = _newest_snapshot(files, unread, notes)
     state = TransactionState(image)
     logs = _chain(files, newest, image)
     contents = _replay(state, logs, notes)
@@ -138,7 +138,7 @@ def _write_unproven_again(recovered: Recovered) -> None:
             write_again(known.path, known.path.read_bytes()[start:stop], start=start)
 
 
-def _readable(paths: list[tuple[Path, FileKind]], notes: list[str]) -> list[KnownFile]:
+def _readable(paths: list[tuple[Path, FileKind]], unread: list[str]) -> list[KnownFile]:
     files = []
     for path, kind in paths:
         try:
@@ -147,12 +147,13 @@ def _readable(paths: list[tuple[Path, FileKind]], notes: list[str]) -> list[Know
             # Any log might be the newest one, whose edits nothing else holds.
             if kind is FileKind.LOG:
                 raise
-            notes.append(str(error))
+            unread.append(str(error))
     return sorted(files, key=lambda known: known.header.sequence)
 
 
-def _newest_snapshot(files: list[KnownFile], notes: list[str]) -> tuple[KnownFile, StateImage]:
-    unread: list[str] = []
+def _newest_snapshot(
+    files: list[KnownFile], unread: list[str], notes: list[str]
+) -> tuple[KnownFile, StateImage]:
     for known in reversed(files):
         if known.kind is FileKind.SNAPSHOT:
             try:
@@ -162,8 +163,9 @@ def _newest_snapshot(files: list[KnownFile], notes: list[str]) -> tuple[KnownFil
             else:
                 notes += [each.removesuffix(f"; {REPAIR}") + _GO_ON for each in unread]
                 return known, image
-    notes += unread
-    reasons = "; ".join(notes) or "there are logs, and no snapshot for them to start from"
+    reasons = (
+        "; ".join((*notes, *unread)) or "there are logs, and no snapshot for them to start from"
+    )
     raise DamagedFilesError(
         f"no snapshot can be read: {reasons}; look at the files with `tuff salvage`, or restore "
         "one, then start the transaction service again"

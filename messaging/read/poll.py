@@ -154,6 +154,7 @@ class Polls:
         self.waiting_count = 0  # long polls, and requests for leases, that wait now
         self._damages: set[tuple[TopicId, str]] = set()
         self.damaged_reads = 0  # polls that were refused for a damaged record, since the start
+        self.last_damage: str | None = None  # where the last one was
 
     async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
         """Read, and wait up to `wait_s` if there is nothing yet."""
@@ -169,6 +170,7 @@ class Polls:
                 return await self._until_found(found, topic, record.generation, poll, waiter)
         except DamagedRecordError as error:
             self.damaged_reads += 1
+            self.last_damage = f"in {topic} at {error.members['id']}"
             self._log_damage(topic, error)
             raise
         finally:

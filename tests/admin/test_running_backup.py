@@ -248,7 +248,7 @@ def test_a_damaged_row_is_named_and_ends_the_backup(new_server: NewServer, tmp_p
     ok(topic.publish("soon damaged"))
     server.end()
     with closing(LevelDbStore(server.data / "messages")) as store:
-        [(key, value)] = store.scan(MESSAGES, ROWS_STOP)
+        [[(key, value)]] = store.scan(MESSAGES, ROWS_STOP)
         store.write([(key, value[:-1] + b"D")])
     server = new_server(home=server.home)
 

@@ -58,10 +58,11 @@ class Started:
 
 
 @contextmanager
-def started(*arguments: str, url: str) -> Iterator[Started]:
+def started(*arguments: str, url: str, given: int | None = None) -> Iterator[Started]:
     """`tuff ARGUMENTS` for the server at `url`; it is killed where a test fails before it ends."""
     with subprocess.Popen(
         [sys.executable, "-m", "tuff_cli", *arguments, "--url", url],
+        stdin=given,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

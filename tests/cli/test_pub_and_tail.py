@@ -1,6 +1,7 @@
 """`tuff pub` and `tuff tail`: what they publish and print, and what a follower waits for."""
 
 import json
+import subprocess
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import tuff
 from tests.cli.command import started, transactions_stopped
 from tests.cli.conftest import Tuff
+from tests.http.client import until
 from tests.http.process import ServerProcess, serve
 
 
@@ -260,6 +262,26 @@ def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Pa
 
             assert follower.interrupt() == 130
         assert follower.out.read() == ""
+
+
+def test_a_pipe_is_published_over_a_restart(tmp_path: Path) -> None:
+    topic = tuff.TopicId("default", "piped")
+    server = serve(tmp_path)
+    with tuff.Client(server.url) as client:
+        client.topics.create(topic)
+        with started("pub", "piped", url=server.url, given=subprocess.PIPE) as publisher:
+            assert publisher.process.stdin is not None
+            publisher.process.stdin.write("before\n")
+            publisher.process.stdin.flush()
+            until(lambda: len(client.poll(topic)) == 1)
+
+            server.end()
+            publisher.process.stdin.write("after\n")
+            publisher.process.stdin.close()
+            with serve(tmp_path, port=server.port):
+                assert publisher.process.wait(30) == 0
+                assert [each.payload for each in client.poll(topic)] == [b"before", b"after"]
+            assert publisher.out.read() == "published 2 messages to default:piped\n"
 
 
 def test_partitions_are_tailed_in_one_order_or_alone(run: Tuff, client: tuff.Client) -> None:

@@ -99,6 +99,21 @@ def test_a_value_under_another_key_is_reported_as_damaged(damaged: Client) -> No
     assert topic.read({"startFrom": again["next"], "inclusive": False}) == []
 
 
+def test_health_is_degraded_once_a_reader_or_a_backup_has_met_damage(damaged: Client) -> None:
+    problem = refused(Topic(damaged, "default", "swapped").poll(), 500, "damaged_record")
+    backup = damaged.get("/v1/backup").body
+
+    storage = ok(damaged.get("/health/ready")).json["checks"]["storage"]
+    assert storage["status"] == "degraded"
+    assert (
+        f"met a damaged record, the last in default:swapped at {problem['id']};"
+        in (storage["detail"])
+    )
+    assert "no backup can be taken: the row " in storage["detail"]
+    assert "`tuff fsck` names what is damaged; then restore a backup" in storage["detail"]
+    assert b"of the message store is damaged; stop the server; `tuff fsck`" in backup
+
+
 def test_other_records_and_topics_are_served_beside_a_damaged_record(damaged: Client) -> None:
     topic = Topic(damaged, "default", "plain")
 

@@ -112,9 +112,14 @@ async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
     again = await service.next_life().open()
 
     assert again.manager.status.state is ServiceState.RUNNING
-    assert name in again.durable.notes[0]
+    (note,) = again.durable.notes
+    assert name in note
+    assert "nothing is lost: transactions go on from another snapshot" in note
+    assert "salvage" not in note
     for tx in (first, second, third):
         assert await again.state_of(tx.transaction_id) == ("committed", None)
+    await again.manager.take_snapshot()
+    assert again.durable.notes == []
 
 
 async def test_an_image_of_the_state_waits_until_all_of_it_is_durable(service: Service) -> None:

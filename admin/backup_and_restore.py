@@ -12,15 +12,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from admin.data_directory import DataDirectory, new_directory
-from admin.findings import CorruptDataError, RefusedError
+from admin.findings import CorruptDataError, Finding, RefusedError
 from admin.fsck import check
+from admin.readable_rows import SALVAGE_ADVICE
 from admin.transaction_files import write_transaction_files
 from messaging.engines.engine_interface import Engine
 from messaging.engines.leveldb import LevelDbStore
 from messaging.log import store_end
 from process.backup_format import FIRST_KEY, KEYS_STOP, ROWS, TRANSACTIONS, Row, unpack_rows
 from tuff.protocol.sentences import counted
-from tuff_storage.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
+from tuff_storage.disk.backup_archive import (
+    ArchiveError,
+    NewerArchiveError,
+    read_parts,
+    read_whole_parts,
+)
 from tuff_storage.disk.files import make_directory, write_file
 from tuff_storage.disk.locks import LOCK_FILE
 from tx.file_headers import NEWER, DamagedFilesError, NewerFilesError, list_files, without_advice
@@ -75,9 +81,53 @@ def restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
             raise RefusedError(f"{archive} can't be restored here: {error}; {NEWER}") from None
         except ArchiveError as error:
             raise CorruptDataError(
-                f"{archive} is not a complete backup: {error}; restore another one"
+                f"{archive} is not a complete backup: {error}; restore another one, or keep what "
+                f"is whole with `tuff salvage {archive} NEW`"
             ) from None
         return _require_intact(data, now_ms=now_ms)
+
+
+def unpack_damaged(archive: Path, data: DataDirectory, *, now_ms: int) -> list[Finding]:
+    """Write what can be read of a backup as a data directory, which `tuff salvage` makes complete;
+    what can't be read. Blocks.
+
+    Raises:
+        RefusedError: it is no backup, or a newer version made it.
+        OSError, StoreError: something can't be read or written.
+    """
+    damages: list[str] = []
+    snapshot_file = bytearray()
+    store = LevelDbStore(data.messages)
+    try:
+        with archive.open("rb") as file:
+            _put(store, _readable_rows(read_whole_parts(file, damages), snapshot_file, damages))
+    except ArchiveError as error:
+        raise RefusedError(f"{archive} is no backup that can be read here: {error}") from None
+    finally:
+        store.close()
+    if snapshot_file:
+        try:
+            header, image = read_snapshot("its snapshot of transactions", bytes(snapshot_file))
+        except NewerFilesError as error:
+            raise RefusedError(f"{archive}: {without_advice(error)}; {NEWER}") from None
+        except DamagedFilesError as error:
+            damages.append(without_advice(error))
+        else:
+            write_transaction_files(data.snapshots, image, store_id=header.store_id, now_ms=now_ms)
+    return [Finding(archive.name, each, SALVAGE_ADVICE) for each in damages]
+
+
+def _readable_rows(
+    parts: Iterable[tuple[int, bytes]], snapshot_file: bytearray, damages: list[str]
+) -> Iterator[Row]:
+    for kind, content in parts:
+        if kind == TRANSACTIONS:
+            snapshot_file += content
+        elif kind == ROWS:
+            try:
+                yield from unpack_rows(content)
+            except ArchiveError as error:
+                damages.append(str(error))
 
 
 def _files(data: DataDirectory) -> Iterator[tuple[Path, Path]]:

@@ -19,7 +19,7 @@ from admin.backup_and_restore import copy, restore_archive
 from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError, Finding, RefusedError, StoreMissingError
 from admin.fsck import check
-from admin.salvage import salvage
+from admin.salvage import SalvageReport, salvage, salvage_archive
 from messaging.engines.engine_interface import StoreError
 from messaging.read.poll import Poll
 from process.directory_locks import DirectoryNameError
@@ -83,6 +83,12 @@ def _refusal(error: Exception, options: argparse.Namespace) -> str:
 def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
     if options.command == "restore" and options.directory.is_file():
         return _restore_archive(options.directory, options.new, now_ms=now_ms)
+    if options.command == "salvage" and options.directory.is_file():
+        return _salvage(
+            salvage_archive(
+                options.directory, options.new, now_ms=now_ms, new_store_id=new_store_id
+            )
+        )
     if options.command == "restore":  # a backup contains both stores
         data = DataDirectory.of(options.directory)
     else:
@@ -94,7 +100,9 @@ def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[],
             case "fsck":
                 return _fsck(data, now_ms=now_ms)
             case "salvage":
-                return _salvage(data, options.new, now_ms=now_ms, new_store_id=new_store_id)
+                return _salvage(
+                    salvage(data, options.new, now_ms=now_ms, new_store_id=new_store_id)
+                )
             case "backup":
                 return _copy(data, options.new, done="backed up", now_ms=now_ms)
             case _:
@@ -123,10 +131,7 @@ def _fsck(data: DataDirectory, *, now_ms: int) -> int:
     return EXIT_CORRUPT if count else 0
 
 
-def _salvage(
-    data: DataDirectory, target: Path, *, now_ms: int, new_store_id: Callable[[], str]
-) -> int:
-    report = salvage(data, target, now_ms=now_ms, new_store_id=new_store_id)
+def _salvage(report: SalvageReport) -> int:
     for finding in report.lost:
         _print({"kind": "lost", "place": finding.location, "reason": finding.reason})
     for decision in report.decided:

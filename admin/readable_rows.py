@@ -176,9 +176,16 @@ def survey(directory: Path) -> Survey:
     for number, (low, high) in manifest.tables.items() if manifest is not None else ():
         names = [f"{number:06}{suffix}" for suffix in TABLE_SUFFIXES]
         if not any((directory / name).is_file() for name in names):
-            found.holes.append(Hole(names[0], 0, "the file is missing", _before(low), high))
+            reason = f"the file is missing; its rows were from {_place(low)} to {_place(high)}"
+            found.holes.append(Hole(names[0], 0, reason, _before(low), high))
     _read_logs(directory, manifest, found)
     return found
+
+
+def _place(key: bytes) -> str:
+    """The table of a row, and the name with which its key begins, mostly that of a topic."""
+    name = key[1:].partition(b"\0")[0].decode("utf-8", "replace").rstrip(":")
+    return f"{TABLE_NAMES.get(key[:1], 'unknown')} rows of {name}"
 
 
 def _hole_in_manifest(at: Unreadable) -> Hole:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from admin.backup_and_restore import unpack_damaged
 from admin.data_directory import DataDirectory, new_directory
 from admin.findings import Finding, SalvageDecision
 from admin.fsck import check, check_message_store, lost_commits, recorded_files
@@ -24,6 +26,7 @@ from admin.salvage_transactions import (
 )
 from admin.transaction_files import write_transaction_files
 from messaging.engines.leveldb import LevelDbStore
+from tuff_storage.disk.files import make_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,22 @@ def salvage(
     """
     with new_directory(target) as part:
         return _write(data, part, now_ms=now_ms, new_store_id=new_store_id)
+
+
+def salvage_archive(
+    archive: Path, target: Path, *, now_ms: int, new_store_id: Callable[[], str]
+) -> SalvageReport:
+    """Write what can be read of a running server's backup to a new directory, likewise. What is
+    unpacked on the way is beside the target, and as large. Blocks.
+
+    Raises: as `salvage`; RefusedError: the file is no backup.
+    """
+    make_directory(target.absolute().parent)
+    with TemporaryDirectory(dir=target.absolute().parent, prefix=f"{target.name}.") as unpacked:
+        data = DataDirectory.of(Path(unpacked))
+        lost = unpack_damaged(archive, data, now_ms=now_ms)
+        report = salvage(data, target, now_ms=now_ms, new_store_id=new_store_id)
+    return replace(report, lost=[*lost, *report.lost])
 
 
 def _write(

@@ -70,7 +70,7 @@ def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_
 
 
 @click.command()
-@click.argument("directory", type=_DATA)
+@click.argument("directory", type=PathType(exists=True, path_type=Path))
 @click.argument("new", type=PathType(path_type=Path))
 @SNAPSHOTS
 @_WITHOUT_MESSAGES
@@ -80,10 +80,15 @@ def salvage(
 ) -> None:
     """Copy everything readable in DIRECTORY to NEW, from which a server can start; show the rest.
 
-    DIRECTORY is not changed.
+    DIRECTORY may be a backup of a running server, a file. It is not changed.
     """
     flags = _flags(snapshots, without_messages=without_messages)
-    run_server(["salvage", str(directory), str(new), *flags], as_json=as_json)
+    summary = run_server(["salvage", str(directory), str(new), *flags], as_json=as_json)
+    if summary["lost"] and not as_json:
+        notice(
+            "lost counts places in files, and not messages: each may have had many, of any topic; "
+            f"compare the topics of a server on {new} with what their programs expect"
+        )
 
 
 @click.command()

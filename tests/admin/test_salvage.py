@@ -17,6 +17,7 @@ from tests.http.calls import TRANSACTIONS, Topic, begin, entry, payloads
 from tests.http.client import ok, until
 from tests.http.process import serve
 from tuff.protocol.ids import TopicId
+from tuff_cli.fsck_and_backup import download
 from tuff_storage.disk.records import pack_frame
 from tuff_storage.leveldb.engine import plyvel
 from tx.file_headers import NEWER, FileKind, list_files
@@ -29,6 +30,57 @@ VERSION = (8, 9)  # bytes of a transaction file that say its format
 def salvaged(data: Path, new: Path) -> tuple[SalvageReport, Seen]:
     account = salvage(DataDirectory.of(data), new, now_ms=now_ms(), new_store_id=lambda: STORE_ID)
     return account, look(new)
+
+
+def backed_up(tmp_path: Path) -> Path:
+    """A backup of a running server, in several parts; an open transaction is in it."""
+    archive = tmp_path / "monday.backup"
+    with serve(tmp_path / "home") as server:
+        topic = Topic(server.client(), "default", "t")
+        ok(topic.create())
+        for number in range(40):
+            ok(topic.publish(*(f"{number}.{each} {'x' * 1_000}" for each in range(25))))
+        ok(topic.publish("open", tx=begin(server.client()).id))
+        download(server.url, archive)
+    return archive
+
+
+@pytest.mark.parametrize("damage", ["one byte", "cut off"])
+def test_what_is_whole_of_a_damaged_backup_is_kept(tmp_path: Path, damage: str) -> None:
+    archive = backed_up(tmp_path)
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 1
+    archive.write_bytes(content if damage == "one byte" else content[: len(content) // 2])
+
+    refused = tuff_command("restore", archive, tmp_path / "restored")
+    made = tuff_command("salvage", archive, tmp_path / "new" / "data")
+
+    assert f"keep what is whole with `tuff salvage {archive} NEW`" in refused.stderr
+    assert made.returncode == 0
+    assert "it is damaged at byte" in made.stdout
+    assert "lost counts places in files, and not messages" in made.stderr
+    assert [each.name for each in (tmp_path / "new").iterdir()] == ["data"]
+    with serve(tmp_path / "new") as server:
+        topic = Topic(server.client(), "default", "t")
+        kept = payloads(topic.poll({"limit": 2_000}, isolation="committed"))
+    assert kept[0].startswith("0.0 ")
+    assert 200 < len(kept) < 1_000
+    assert ("39.24 " in {each[:6] for each in kept}) is (damage == "one byte")
+
+
+def test_a_table_that_is_missing_is_named_with_the_rows_that_it_had(tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        topic = Topic(server.client(), "shop", "orders")
+        ok(topic.create())
+        ok(topic.publish("a"))
+    serve(tmp_path).end()  # makes a table of the log
+    for table in (server.data / "messages").glob("*.ldb"):
+        table.unlink()
+
+    found = tuff_command("fsck", server.data).stdout
+
+    assert "the file is missing; its rows were from " in found
+    assert " rows of shop:orders" in found
 
 
 def assert_nothing_new(truth: Seen, seen: Seen) -> None:

@@ -85,6 +85,32 @@ def read_parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         raise ArchiveError(f"something follows the end at byte {stop}")
 
 
+def read_whole_parts(file: BinaryIO, damages: list[str]) -> Iterator[tuple[int, bytes]]:
+    """The kind and content of each part that can be read. What is damaged or missing is appended to
+    `damages`; behind a damaged length nothing can be found.
+
+    Raises:
+        ArchiveError: it is not an archive, or is of another version.
+        OSError: the file can't be read.
+    """
+    _read_head(file)
+    offset = _HEAD.size
+    while True:
+        try:
+            body, offset = _read_frame(file, offset)
+        except ArchiveError as error:
+            damages.append(str(error))
+            if file.tell() <= offset + _FRAME_HEAD.size:
+                return
+            offset = file.tell()
+            continue
+        if body[0] == _FAILURE:
+            damages.append(f"its writer gave up: {body[1:].decode('utf-8', 'replace')}")
+        if body[0] in (_END, _FAILURE):
+            return
+        yield body[0], body[1:]
+
+
 def _read_head(file: BinaryIO) -> None:
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size or not head.startswith(MAGIC):

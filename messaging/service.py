@@ -133,7 +133,7 @@ class MessagingService:
         )
         parts_of_pass = (self.rows, self.topics, observers, Compaction(store, space.free_bytes))
         self.cleaner = RetentionCleaner(
-            store, state, committer, *parts_of_pass, before_deletion=self._note_lost_messages
+            store, state, committer, *parts_of_pass, before_deletion=self._before_deletion
         )
         self.disk_use = DiskUse(store, state, space, self.cleaner)
         self._written_at_ms = 0
@@ -247,10 +247,12 @@ class MessagingService:
         self.state.metadata = replace(self.state.metadata, store_id=store_id)
         await self._flush()
 
-    async def _note_lost_messages(self) -> None:
-        """Count what groups have not read of what is about to be deleted."""
+    async def _before_deletion(self) -> None:
+        """Count what groups have not read of what is about to be deleted, and delete groups that
+        are not used any more."""
         consumer_groups = await self.groups.note_lost()
         self.lost_messages.end_pass({*consumer_groups, *await self.share_groups.note_lost()})
+        await self.groups.expire()
 
     def _end(self) -> StoreEnd | None:
         last, metadata = self.state.last_batch, self.state.durable_metadata

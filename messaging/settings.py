@@ -90,6 +90,8 @@ class GroupSettings:
     heartbeat_interval_s: float = 5.0  # between two heartbeats of a member
     rebalance_timeout_s: float = 300.0  # within which a member has to release partitions
     share_window: int = 100_000  # messages; 40 MB
+    # A consumer group without members is deleted after so long; Kafka has seven days, too.
+    retention_s: float = 604_800.0
 
     def __post_init__(self) -> None:
         if self.share_window < 1:

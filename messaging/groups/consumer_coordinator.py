@@ -24,6 +24,7 @@ from messaging.groups.group_log_records import (
     BegunRecord,
     ConsumerRecord,
     MemberRecord,
+    SummaryRecord,
 )
 from messaging.groups.group_logs import GroupLogs, LoadedGroup
 from messaging.log.state_in_memory import StoreState
@@ -61,6 +62,9 @@ FOREIGN_MS = 1_000  # between two questions to another server about one topic
 OWNERS_SKEW_MS = 60_000  # by which the clock of another server may be ahead
 FOREIGN_COUNT_MAX = 10_000  # topics of which the answer is remembered
 GROUPS_COUNT_MAX = 10_000  # of a namespace; each is a topic and some KB in memory
+# A group that no member joins within an hour of a start is deleted at the earliest: its consumers
+# may have been stopped for as long as the server.
+RETURN_MS = 3_600_000
 PREFERENCES = "preferences"  # the property of the log's topic that has them
 
 
@@ -336,19 +340,62 @@ class GroupCoordinator:
                     f"the group has {len(group.state.members)} members; close them first, or wait "
                     "until their sessions are over"
                 )
-            self._logs.forget(group_log)
-            await self._topics.delete(group_log)
+            await self._delete(group)
         await self.log_changed(group_log)
+
+    async def _delete(self, group: _ConsumerGroup) -> None:
+        group_log = group.topic.id
+        self._logs.forget(group_log)
+        await self._topics.delete(group_log)
+
+    async def expire(self) -> None:
+        """Delete the groups that had no member for `groups.retention`. One that has preferences
+        keeps these, and forgets its offsets. Call it only while the clock is not doubtful."""
+        for group_log in self._live_logs():
+            with suppress(TuffError):
+                async with self._turn(group_log) as group:
+                    if not group.state.members:
+                        await self._logs.end_transactions(group)
+                    if not self._is_unused(group):
+                        continue
+                    if has_preferences := _preferences_of(group) != GroupPreferences():
+                        await self._write(group, [SummaryRecord()])
+                    else:
+                        await self._delete(group)
+                if not has_preferences:
+                    await self.log_changed(group_log)
+                log.info(
+                    "%s the consumer group %s, which had no member for %.0f s",
+                    "forgot the offsets of" if has_preferences else "deleted",
+                    _name_of(group_log).full_name,
+                    self.settings.retention_s,
+                    extra=event("group_expired", group=_name_of(group_log).full_name),
+                )
+
+    def _is_unused(self, group: _ConsumerGroup) -> bool:
+        state, retention_ms = group.state, round(self.settings.retention_s * 1000)
+        if state.members or state.undecided:
+            return False
+        if _preferences_of(group) != GroupPreferences() and not state.started:
+            return False  # its offsets are forgotten already
+        now_ms = self._state.now_ms()
+        last_ms = group.last_ms or group.loaded_ms
+        has_waited = now_ms - group.loaded_ms >= min(retention_ms, RETURN_MS)
+        return has_waited and now_ms - last_ms >= retention_ms
 
     async def note_lost(self) -> list[GroupName]:
         """Count what groups have lost of the partitions of this server since the last call; the
         names of all groups. One that can't be read now is left to the next call."""
-        logs = [each for each in self._state.topics.live() if each.name.endswith(GROUP_LOG)]
+        logs = self._live_logs()
         for group_log in logs:
             with suppress(TuffError):
                 async with self._turn(group_log) as group:
                     await self._note_lost(group, self._read_by(group))
         return [_name_of(each) for each in logs]
+
+    def _live_logs(self) -> list[TopicId]:
+        """The logs of the groups that this server coordinates, in byte order."""
+        return [each for each in self._state.topics.live() if each.name.endswith(GROUP_LOG)]
 
     def names(self, namespace: str) -> list[str]:
         """The groups of a namespace whose logs this server owns, in byte order."""
@@ -416,8 +463,7 @@ class GroupCoordinator:
         found: list[tuple[TopicId, int]] = []
         afters: list[_Afters] = []
         left_count = count_max
-        logs = [each for each in self._state.topics.live() if each.name.endswith(GROUP_LOG)]
-        for group_log in sorted(logs):
+        for group_log in self._live_logs():
             if left_count <= 0:
                 break
             with suppress(TuffError):

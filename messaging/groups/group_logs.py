@@ -66,6 +66,8 @@ class LoadedGroup(Generic[S, M]):
     unsummarized_bytes: int = 0  # of the records behind the summary
     summary_bytes: int = 0
     first_ms: int | None = None  # the time of the oldest record in the log
+    last_ms: int = 0  # the time of the newest record
+    loaded_ms: int = 0
 
 
 class GroupLogs(Generic[S, M, R]):
@@ -222,6 +224,7 @@ class GroupLogs(Generic[S, M, R]):
         # A write whose caller is gone may be under way. This one is behind it.
         begin = Write(partial(self._begin, topic), internal=True)
         group = LoadedGroup[S, M](topic, generation, await self._committer.submit(begin))
+        group.loaded_ms = self._state.now_ms()
         async for message_id, payload in self._records(topic.id, Poll()):
             try:
                 record = self._format.from_bytes(payload)
@@ -240,6 +243,7 @@ class GroupLogs(Generic[S, M, R]):
         group.unsummarized_bytes += size_bytes
         if group.first_ms is None:
             group.first_ms = message_id.publish_timestamp_ms
+        group.last_ms = max(group.last_ms, message_id.publish_timestamp_ms)
         if (pointer := self._format.pointer_of(record)) is not None:
             group.undecided.setdefault(pointer, message_id)
 

@@ -58,8 +58,12 @@ class GroupName(NamedTuple):
     namespace: str
     name: str
 
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}:{self.name}"
+
     def __str__(self) -> str:
-        return f"{self.kind} group {self.namespace}:{self.name}"
+        return f"{self.kind} group {self.full_name}"
 
 
 class LossKey(NamedTuple):
@@ -162,7 +166,7 @@ class LostMessages:
                 key.group,
                 extra=event(
                     "messages_lost",
-                    group=f"{key.group.namespace}:{key.group.name}",
+                    group=key.group.full_name,
                     kind=key.group.kind.value,
                     topic=key.topic,
                     cause=key.cause.value,

@@ -23,7 +23,7 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     UnknownMemberError,
 )
-from tuff.protocol.group_preferences import GroupStart
+from tuff.protocol.group_preferences import GroupPreferences, GroupStart
 from tuff.protocol.ids import LAST_ID, MessageId, TopicId
 from tuff.protocol.requests import PublishRequest
 
@@ -422,3 +422,112 @@ async def test_the_partitions_of_another_server_are_asked_for_again_once_the_clo
     world.clock.now_ms -= 3_600_000
     await ask()
     assert other.asked_count == 2
+
+
+WEEK_MS = 7 * 24 * 3_600_000
+
+
+async def leave(groups: GroupCoordinator) -> None:
+    await groups.leave(LOG, "m1", keeps_assignment=False)
+
+
+async def test_a_group_without_members_is_deleted_after_its_retention(
+    world: World, service: MessagingService, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await joined(service.groups)
+    await commit(service.groups, 5)
+    await leave(service.groups)
+    world.clock.now_ms += WEEK_MS - 1
+    await service.cleaner.run_pass()
+    assert await committed(service.groups) == 5
+
+    world.clock.now_ms += 1
+    await service.cleaner.run_pass()
+
+    assert service.groups.names("default") == []
+    with pytest.raises(GroupNotFoundError):
+        await committed(service.groups)
+    (line,) = [each for each in caplog.records if getattr(each, "code", "") == "group_expired"]
+    assert line.getMessage() == (
+        "deleted the consumer group default:billing, which had no member for 604800 s"
+    )
+    await joined(service.groups, start=GroupStart.LATEST)
+    assert await committed(service.groups) is None  # there is no message to begin behind
+
+
+async def test_a_group_with_a_member_is_kept_however_long_it_commits_nothing(
+    world: World, service: MessagingService
+) -> None:
+    view = await beat(service.groups, await joined(service.groups))
+    for _ in range(3):
+        world.clock.now_ms += WEEK_MS
+        await beat(service.groups, view, *view.assigned)
+        await service.cleaner.run_pass()
+
+    assert service.groups.names("default") == ["billing"]
+
+
+async def test_a_group_with_preferences_keeps_these_and_forgets_its_offsets_once(
+    world: World, service: MessagingService
+) -> None:
+    chosen = GroupPreferences(start=GroupStart.LATEST)
+    await service.groups.change_preferences(LOG, lambda _before: chosen)
+    await joined(service.groups)
+    await commit(service.groups, 5)
+    await leave(service.groups)
+    world.clock.now_ms += WEEK_MS
+
+    await service.cleaner.run_pass()
+    written = await records(service)
+    world.clock.now_ms += WEEK_MS
+    await service.cleaner.run_pass()
+
+    assert await service.groups.preferences(LOG) == chosen
+    assert await committed(service.groups) is None
+    assert await records(service) == written
+
+
+async def test_while_the_clock_is_doubtful_no_group_is_deleted(
+    world: World, service: MessagingService
+) -> None:
+    await joined(service.groups)
+    await leave(service.groups)
+    world.may_delete = False
+    world.clock.now_ms += WEEK_MS
+
+    await service.cleaner.run_pass()
+
+    assert service.groups.names("default") == ["billing"]
+
+
+async def test_after_a_start_the_members_of_a_group_have_an_hour_to_come_back(
+    world: World,
+) -> None:
+    async with world.running(audit={}) as service:
+        await joined(service.groups)
+        await commit(service.groups, 5)
+        await leave(service.groups)
+    world.clock.now_ms += 2 * WEEK_MS
+
+    async with world.running() as service:
+        await service.cleaner.run_pass()
+        assert service.groups.names("default") == ["billing"]
+        world.clock.now_ms += 3_600_000
+        await service.cleaner.run_pass()
+        assert service.groups.names("default") == []
+
+
+async def test_a_group_whose_offsets_may_still_be_committed_is_kept(
+    world: World, service: MessagingService
+) -> None:
+    await joined(service.groups)
+    await commit(service.groups, 5, pointer=world.transactions.start(7))
+    await leave(service.groups)
+    world.clock.now_ms += WEEK_MS
+    await service.cleaner.run_pass()
+    assert service.groups.names("default") == ["billing"]
+
+    world.commit(service, 7)
+    await service.cleaner.run_pass()
+    assert service.groups.names("default") == []

@@ -33,7 +33,7 @@ COMPONENTS = (
 )
 # Their tests find the codes of failures, bugs, slow clients and clusters.
 OTHERS = (
-    "tests/groups/test_lost_messages.py",
+    "tests/groups/test_lost_messages.py", "tests/groups/test_consumer_coordinator.py",
     "tests/faults/test_log_events.py", "tests/process/test_slow_readers.py",
     "tests/hbase/test_cluster.py",
     "tests/process/test_audit_topic.py", "tests/faults/test_disk_space.py",

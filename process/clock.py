@@ -13,6 +13,7 @@ from process.health import Check, Status
 
 SLEW_DIVISOR = 1_000  # of the time that passed: at most 1 ms correction in a second
 JUMP_MS_MIN = 1_000  # ms; a wall clock this far from us was set, and does not only run fast or slow
+IDS_AHEAD_MS_MIN = 60_000  # ms; servers of a cluster take topics of others whose clocks differ
 REGRESSION_MS_MIN = 100  # ms; a wall clock this far behind us was set back, it is no jitter
 
 _NS_PER_MS = 1_000_000
@@ -125,14 +126,16 @@ class ClockGuard:
         assert self._recorded_ms is not None
         return Due(self._recorded_ms + now_ms - self._start_ms, self._start_ms)
 
-    def check(self, offset_ms: int) -> Check:
-        """The health of the clock; `offset_ms` is how far the wall clock is ahead of the time of
-        this run."""
+    def check(self, offset_ms: int, *, newest_ms: int) -> Check:
+        """The health of the clock. `offset_ms` is how far the wall clock is ahead of the time of
+        this run, `newest_ms` the publish time of the newest message of the server."""
         trust = self.trust
         if trust is not ClockTrust.TRUSTED:
             return Check(Status.DEGRADED, self._detail(trust), trust.value)
         if (jumped := _jump(offset_ms)) is not None:
             return Check(Status.DEGRADED, jumped, "set ahead" if offset_ms > 0 else "set back")
+        if newest_ms - self._now_ms() >= IDS_AHEAD_MS_MIN:
+            return Check(Status.DEGRADED, _stuck(newest_ms, self._now_ms()), "ids ahead")
         if self._is_accepted:
             return Check(Status.DEGRADED, _ACCEPTED, "accepted")
         return Check(Status.OK, self._detail(trust))
@@ -167,6 +170,17 @@ def _duration(ms: int) -> str:
         if ms >= 2 * unit_ms:
             return f"{ms // unit_ms} {name}"
     return f"{ms // 1000} seconds"
+
+
+def _stuck(newest_ms: int, now_ms: int) -> str:
+    """A sentence about messages with times that are ahead of a clock that is trusted."""
+    ahead = _duration(newest_ms - now_ms)
+    return (
+        f"the newest message has a publish time that is {ahead} ahead of the clock, since it was "
+        "published while the clock was wrong; until that time is reached each new message of "
+        "every topic has that time, too, and its time to live counts from there. To end it "
+        "before, restore a backup from before that, or copy the messages to a new server"
+    )
 
 
 def _jump(offset_ms: int) -> str | None:

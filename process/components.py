@@ -501,7 +501,10 @@ class Components:
             ),
             "transactions": health.check_write(transactions, oldest_s=log_s),
             "disk": self._disks.check(),
-            "clock": self._guard.check(self._clock.offset_ms()),
+            "clock": self._guard.check(
+                self._clock.offset_ms(),
+                newest_ms=self.messaging.state.sequencer.last.timestamp_ms,
+            ),
             **self._security.checks(),
             **({} if self._audit is None else {"audit": self._audit.check()}),
         }

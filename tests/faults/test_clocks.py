@@ -17,6 +17,18 @@ def test_a_clock_that_is_set_under_a_server_breaks_no_order(
     clocks.end()
 
 
+def test_a_right_clock_after_a_wrong_one_reports_the_ids_that_stay_ahead(
+    shim_library: Path, tmp_path: Path
+) -> None:
+    """It was ok, while each message of every topic had a time a year ahead."""
+    clocks = Clocks(shim_library, tmp_path)
+    clocks.in_one_life((0,))
+
+    clocks.between_lives((YEAR_S, 0), kills=False)
+
+    clocks.end()
+
+
 @pytest.mark.slow
 def test_a_clock_that_is_set_between_two_starts_is_reported_and_deletes_nothing(
     shim_library: Path, tmp_path: Path

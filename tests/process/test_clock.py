@@ -112,7 +112,7 @@ def test_before_the_recorded_time_is_known_nothing_is_deleted() -> None:
     guard = ClockGuard(lambda: 5, jump_ms_max=30 * DAY_MS, is_accepted=True)
 
     assert (guard.may_delete(), guard.is_compared) == (False, False)
-    assert guard.check(0).detail == "the clock was not compared with the store yet"
+    assert guard.check(0, newest_ms=0).detail == "the clock was not compared with the store yet"
 
 
 def test_a_new_store_trusts_the_clock() -> None:
@@ -131,7 +131,7 @@ def test_far_ahead_of_the_mark_nothing_is_deleted_for_the_whole_run() -> None:
 
     assert not far.may_delete(10**12 + 366 * DAY_MS)
     assert far.guard.trust is ClockTrust.AHEAD
-    assert "365 days ahead" in far.guard.check(0).detail
+    assert "365 days ahead" in far.guard.check(0, newest_ms=0).detail
 
 
 def test_behind_the_mark_nothing_is_deleted_until_it_is_passed() -> None:
@@ -161,7 +161,7 @@ def test_a_clock_that_is_ahead_by_hours_says_what_stands_still_and_what_to_do() 
     guard = ClockGuard(lambda: 10**12, jump_ms_max=1_000, is_accepted=False)
     guard.compare(10**12 - 3 * 3_600_000)
 
-    detail = guard.check(0).detail
+    detail = guard.check(0, newest_ms=0).detail
 
     assert detail.startswith("the clock is 3 hours ahead of the last recorded time")
     assert "delayed messages and retries" in detail
@@ -173,10 +173,28 @@ def test_before_the_recorded_time_is_known_no_delayed_message_enters() -> None:
 
 
 def test_a_clock_that_every_start_accepts_is_named() -> None:
-    check = Guarded(recorded_ms=None, start_ms=5, is_accepted=True).guard.check(0)
+    check = Guarded(recorded_ms=None, start_ms=5, is_accepted=True).guard.check(0, newest_ms=0)
 
     assert check.status is Status.DEGRADED
     assert "remove it from the settings" in check.detail
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_messages_of_a_wrong_clock_that_stop_the_ids_are_named(is_accepted: bool) -> None:
+    """It said that the clock agrees, and every message had a time 400 days ahead."""
+    right = Guarded(recorded_ms=10**12, start_ms=10**12 + 5, is_accepted=is_accepted)
+
+    check = right.guard.check(0, newest_ms=10**12 + 5 + 400 * DAY_MS)
+
+    assert check.status is Status.DEGRADED
+    assert check.detail.startswith("the newest message has a publish time that is 400 days ahead")
+    assert right.may_delete(10**12 + 5)
+
+
+def test_a_message_of_a_server_whose_clock_differs_a_little_is_not_ahead() -> None:
+    right = Guarded(recorded_ms=10**12, start_ms=10**12 + 5)
+
+    assert right.guard.check(0, newest_ms=10**12 + 30_000).status is Status.OK
 
 
 def test_a_confirmed_clock_is_trusted() -> None:

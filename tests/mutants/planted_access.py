@@ -176,10 +176,12 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a quota is not checked again after a wait for a pointer",
         "tx/state_machine.py",
-        "        self.require_room(request.caller)\n"
-        "        pointer = self._pointers.take(now_ms=now_ms)\n",
-        "        pointer = self._pointers.take(now_ms=now_ms)\n"
-        "        if pointer is None:\n            self.require_room(request.caller)\n",
+        "            require_quota(caller, state.principals)\n"
+        "        if len(state.open) >= OPEN_COUNT_MAX:\n            raise _too_many_open()\n"
+        "        pointer = self._pointers.take(now_ms=now_ms)\n        if pointer is None:\n",
+        "            pass\n"
+        "        pointer = self._pointers.take(now_ms=now_ms)\n        if pointer is None:\n"
+        "            if caller is not None:\n                require_quota(caller, state.principals)\n",
         (
             "tests/tx/test_start_and_checkpoint.py::test_starts_that_wait_for_a_pointer_keep_the_quota",
         ),

@@ -34,12 +34,13 @@ from tests.mutants.operators import Change, mutate, sites
 ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     *(f"tx/{name}.py" for name in (
-        "changed_keys", "consistency", "decisions", "durable_state", "ended_rows",
-        "invalid_list", "machine", "machine_runner", "manager", "mixed_backups", "pointer_reservation", "recovery",
-        "snapshot_view", "state", "timeouts", "wal", "writes_and_claims",
+        "changed_keys", "claims_and_waits", "consistency", "deadlines_and_leases", "durable_state",
+        "invalid_list", "mixed_backups", "pointer_reservation", "recovery",
+        "rows_of_ended_transactions", "service", "snapshot_view", "state", "state_machine",
+        "state_machine_runner", "transaction_decisions", "wal",
     )),
     *(f"messaging/{name}.py" for name in (
-        "log/read_result", "log/pointer_index", "log/scan", "log/sequencer", "log/state_in_memory",
+        "log/read_result", "log/rows_by_transaction", "log/scan", "log/sequencer", "log/state_in_memory",
         "log/tail_cache", "model/expiry", "model/visibility", "retention/cleaner",
         "write/write_queue", "write/publish", "write/write_batch",
     )),

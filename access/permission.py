@@ -37,12 +37,13 @@ def require(
     is_kept = needed.deletes_messages and (namespace, topic) == principal.audit_topic
     if is_kept or not any(may(right, namespace, topic) for right in needed.rights):
         raise _forbidden(principal, needed.rights, needed.scope, namespace, topic)
-    if needed.of_topics is not None and not _may_on_all(principal, needed.of_topics, namespace):
+    if needed.of_topics is not None and not _may_on_all(principal, needed.of_topics):
         _require_topics(principal, needed.of_topics, _topics(needed, namespace, body))
 
 
-def _may_on_all(principal: Principal, right: Right, namespace: str) -> bool:
-    return principal.audit_topic is None and principal.may(right, namespace, EVERY)
+def _may_on_all(principal: Principal, right: Right) -> bool:
+    # A body may name topics of other namespaces than the path.
+    return principal.audit_topic is None and principal.may(right, EVERY, EVERY)
 
 
 def _require_topics(principal: Principal, right: Right, topics: Iterable[NamedTopic]) -> None:
@@ -71,7 +72,14 @@ def _topics(needed: Access, namespace: str, body: object) -> Iterable[NamedTopic
             names = ()
         case _:
             assert_never(needed.topics_in)
-    return ((namespace, name) for name in names if isinstance(name, str))
+    return (_named_in(namespace, name) for name in names if isinstance(name, str))
+
+
+def _named_in(namespace: str, name: str) -> NamedTopic:
+    """A topic or partition, which may have its namespace in front, as `other:orders` and
+    `other:orders:0`. `orders:0` is a partition of the namespace of the path."""
+    first, colon, rest = name.partition(":")
+    return (first, rest) if colon and not rest.isdigit() else (namespace, name)
 
 
 def _members(body: object) -> Mapping[str, object]:

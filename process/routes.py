@@ -50,7 +50,7 @@ def message_routes(messaging: MessagingService, access: AccessGuard | None) -> l
         *topic_changes.routes(messaging.topics),
         *holds_and_positions.routes(messaging.holds_and_positions),
         *delayed.routes(messaging.delayed),
-        *group_routes.routes(messaging.groups),
+        *group_routes.routes(messaging.groups, *may_read),
         *share_routes.routes(messaging.share_groups),
     ]
     if messaging.holder_check is None:

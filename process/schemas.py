@@ -623,7 +623,8 @@ _GROUPS: dict[str, Schema] = {
             **_MEMBER_EPOCH, "minimum": -2,
             **said("0 joins; -1 leaves; -2 leaves for a while, as a static member"),
         },
-        topics=array(NAME, "of a join: what to subscribe to"), start=ref("GroupStart"),
+        topics=array(TEXT, "of a join: what to subscribe to, as orders or namespace:orders"),
+        start=ref("GroupStart"),
         assignor=ref("Assignor"), instanceId=NAME, client=TEXT,
         groupEpoch={**_MEMBER_EPOCH, **said("that of the last reply")},
         owned=array(PARTITION_NAME, "the partitions that the member has not released"),
@@ -656,7 +657,7 @@ _GROUPS: dict[str, Schema] = {
     ),
     "GroupMember": reply_of(
         replies.GroupMember, memberId=NAME, memberEpoch=_MEMBER_EPOCH, instanceId=_OR_NAME,
-        topics=array(NAME),
+        topics=array(TEXT),
     ),
     "GroupPartition": reply_of(replies.GroupPartition, isLowerBound=_IS_LOWER_BOUND),
     "Group": reply_of(

@@ -17,7 +17,7 @@ from tuff.dead_letters import (
 from tuff.errors import NotADeadLetterError
 from tuff.failed_messages import Failure, Letters, failure_of
 from tuff.flows_and_retries import Flow
-from tuff.group_calls import LostBeginning
+from tuff.group_calls import GroupId, LostBeginning
 from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
@@ -49,7 +49,7 @@ class ConsumerRetries:
     """The retries of one member. `elapsed_s`: a clock that never goes back, in seconds. Without a
     `policy` nothing is tried again."""
 
-    group: str
+    group: GroupId
     topics: Collection[TopicId]
     letters: Letters
     elapsed_s: Callable[[], float]
@@ -186,7 +186,8 @@ class ConsumerRetries:
         for message in messages:
             with suppress(NotADeadLetterError):
                 letter = read_dead_letter(message)
-                if letter.group == self.group and letter.size_bytes is None:
+                name = self.group.name_for(letter.topic)
+                if letter.group == name and letter.size_bytes is None:
                     return message, letter
         return None
 
@@ -216,6 +217,10 @@ class ConsumerRetries:
     ) -> DeadLetter:
         """A message after `count` more failed attempts."""
         first = DeadLetter(
-            topic=partition, message=message, reason="", attempts=0, group=self.group
+            topic=partition,
+            message=message,
+            reason="",
+            attempts=0,
+            group=self.group.name_for(partition),
         )
         return (before or first).with_failure(cause, count=count)

@@ -99,10 +99,19 @@ class ConsumerPlan:
 
     @property
     def group(self) -> GroupId:
+        namespace, colon, name = self.name.partition(":")
+        if colon:
+            return GroupId(namespace=namespace, name=name)
         return GroupId(namespace=self.topics[0].namespace, name=self.name)
 
     def __post_init__(self) -> None:
         number_of(self.batch, "batch")
+        namespaces = sorted({each.namespace for each in self.topics})
+        if len(namespaces) > 1 and ":" not in self.name:
+            raise ValueError(
+                f"the topics are of the namespaces {', '.join(namespaces)}; name that of the group "
+                f"as well, as in group='{namespaces[0]}:{self.name}'"
+            )
         if self.preferences.retry is None:
             return
         if self.mode is DeliveryMode.AT_MOST_ONCE:
@@ -133,13 +142,12 @@ def mode_of(mode: DeliveryModeLike | None, *, has_database: bool) -> DeliveryMod
 
 
 def topics_of(topics: TopicLike | Collection[TopicLike]) -> tuple[TopicId, ...]:
-    """The topics of a consumer. Raises: ValueError: they are none, partitions, or of several
-    namespaces."""
+    """The topics of a consumer. Raises: ValueError: they are none, or partitions."""
     named = (topics,) if isinstance(topics, TopicLike) else members(topics, "topics")
     chosen = tuple(map(topic_of, named))
     for topic in chosen:
         if topic.is_internal:
             raise ValueError(f"{topic} is a partition; a group subscribes to whole topics")
-    if len({each.namespace for each in chosen}) != 1:
-        raise ValueError("a consumer has one topic or more, all of one namespace")
+    if not chosen:
+        raise ValueError("a consumer has one topic or more")
     return chosen

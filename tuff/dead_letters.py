@@ -6,7 +6,8 @@
 A dead letter is JSON in UTF-8, with the key, the tags and the headers of its message. `size` is for
 a message that does not fit into a dead letter. `payload` is text, or `{"base64": …}` where it is
 not UTF-8, or where base64 is shorter: a control character takes six bytes of JSON. `group` is the
-consumer group that failed; a share group is `share:` and its name.
+consumer group that failed, `namespace/name` where it has another namespace than the topic; a share
+group is `share:` and its name.
 
 A message that is to be tried again waits as a dead letter in `<topic>.retry`; one that was given up
 is in `<topic>.dlq`.

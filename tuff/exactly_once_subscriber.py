@@ -34,7 +34,7 @@ from tuff.flows_and_retries import (
     paused,
     unless,
 )
-from tuff.group_calls import partition_name
+from tuff.group_calls import partition_of
 from tuff.participant import TransactionAware
 from tuff.protocol.errors import (
     TopicNotFoundError,
@@ -44,7 +44,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.group_preferences import check_outage
-from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId, TopicId, TopicLike, topic_of
+from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId, TopicId, TopicLike
 from tuff.protocol.requests import Message
 from tuff.protocol.transaction import InvalidReason
 from tuff.read_calls import LATEST, PollQuestion
@@ -607,7 +607,8 @@ class TablePositions:
         self._table.put(self._key(partition), id.to_bytes())
 
     def _key(self, partition: TopicLike) -> bytes:
-        namespace, name = topic_of(partition).namespace, partition_name(partition)
+        named = partition_of(partition)
+        namespace, name = named.namespace, named.name
         return ROW_PREFIX + f"{namespace}:{name}:{self._name}".encode()
 
 

@@ -19,6 +19,7 @@ from tuff.protocol.ids import (
     TopicId,
     TopicLike,
     check_name,
+    name_in,
     topic_of,
 )
 from tuff.protocol.json_bodies import pointer_to_json
@@ -63,6 +64,11 @@ class GroupId:
 
     def __str__(self) -> str:
         return f"{self.namespace}:{self.name}"
+
+    def name_for(self, topic: TopicId) -> str:
+        """What a topic of any namespace knows the group by: its name, with its namespace in front
+        where that is another one, as `shop/billing`."""
+        return self.name if topic.namespace == self.namespace else f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,9 @@ def get_offsets(group: GroupId) -> Call[CommittedOffsets]:
 
 def reset_offsets(group: GroupId, offsets: Mapping[P, IdOrHex | None]) -> Call[None]:
     body = {
-        partition_name(partition): after.hex() if isinstance(after, MessageId) else after
+        name_in(group.namespace, partition_of(partition)): (
+            after.hex() if isinstance(after, MessageId) else after
+        )
         for partition, after in mapping(offsets, "offsets").items()
     }
     return call(operations.RESET_OFFSETS, group.parameters, nothing, form={"offsets": body})
@@ -194,7 +202,7 @@ def join(
     body: dict[str, object] = {
         "memberId": member_id,
         "memberEpoch": JOIN,
-        "topics": [each.name for each in topics],
+        "topics": [name_in(group.namespace, each) for each in topics],
         "assignor": assignor,
         "client": client,
     }
@@ -219,8 +227,8 @@ def heartbeat(
         "memberId": member_id,
         "memberEpoch": epoch,
         "groupEpoch": group_epoch,
-        "owned": sorted(each.name for each in owned),
-        "begun": _ids(begun),
+        "owned": sorted(name_in(group.namespace, each) for each in owned),
+        "begun": _ids(group, begun),
     }
     return _heartbeat(group, body)
 
@@ -243,7 +251,7 @@ def commit_offsets(
     body: dict[str, object] = {
         "memberId": member_id,
         "memberEpoch": epoch,
-        "offsets": _ids(offsets),
+        "offsets": _ids(group, offsets),
     }
     if pointer is not None:
         body["transactionWritePointer"] = pointer_to_json(pointer)
@@ -254,20 +262,21 @@ def report_begun(
     group: GroupId, member_id: str, *, epoch: int, begun: Mapping[PartitionId, MessageId]
 ) -> Call[None]:
     """Tell the coordinator, durably, which messages the member is about to begin."""
-    body = {"memberId": member_id, "memberEpoch": epoch, "begun": _ids(begun)}
+    body = {"memberId": member_id, "memberEpoch": epoch, "begun": _ids(group, begun)}
     return call(operations.COMMIT_OFFSETS, group.parameters, nothing, form=body)
 
 
-def partition_name(partition: TopicLike) -> str:
-    """The name of a partition. Raises: ValueError: it is a topic."""
+def partition_of(partition: TopicLike) -> TopicId:
+    """The partition that a program names. Raises: ValueError: it is a topic."""
     found = topic_of(partition)
     if found.number is None:
         raise ValueError(f"{found} is a topic; name one of its partitions, as in '{found}/0'")
-    return found.name
+    return found
 
 
-def _ids(messages: Mapping[PartitionId, MessageId]) -> dict[str, str]:
-    return {partition.name: id.hex() for partition, id in messages.items()}
+def _ids(group: GroupId, messages: Mapping[PartitionId, MessageId]) -> dict[str, str]:
+    namespace = group.namespace
+    return {name_in(namespace, partition): id.hex() for partition, id in messages.items()}
 
 
 def _heartbeat(group: GroupId, body: Mapping[str, object]) -> Call[MemberView]:

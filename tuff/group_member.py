@@ -190,7 +190,7 @@ class ConsumerFlows(Generic[C]):
     ) -> None:
         self.open_one, self._place = open_one, place
         self.mode = plan.mode
-        self.retries = ConsumerRetries(plan.group.name, plan.topics, Letters(), elapsed_s)
+        self.retries = ConsumerRetries(plan.group, plan.topics, Letters(), elapsed_s)
         self._stop = Stop()
         outage = () if plan.preferences.retry is None else plan.preferences.retry.outage
         self.failures = Failures(_name(plan, member_id), outage, self._stop, chance)

@@ -20,8 +20,9 @@ from tuff.protocol.ids import (
     MessageId,
     PartitionId,
     TopicLike,
+    name_in,
     names_of,
-    partition_id,
+    partition_in,
 )
 from tuff.protocol.json_bodies import array_from_json, text_from_json, whole_number
 from tuff.protocol.media_types import Encoding, MediaType
@@ -164,16 +165,16 @@ class Readable:
 def wait_for_topics(
     questions: Mapping[PartitionId, PollQuestion], *, wait_s: float
 ) -> Call[Readable]:
-    """Which of these partitions, of one namespace, have something to read behind the exclusive
+    """Which of these partitions have something to read behind the exclusive
     start of their questions, and what. All questions have the same isolation."""
     topics: dict[str, dict[str, Any]] = {}
+    namespace, isolation = next((each.namespace, of) for each, of in questions.items())
     for partition, question in questions.items():
         assert isinstance(question.start, MessageId)
-        member = topics.setdefault(partition.base.name, {"after": {}})
+        member = topics.setdefault(name_in(namespace, partition.base), {"after": {}})
         member["after"][str(partition.number or 0)] = question.start.hex()
         if question.tags is not None:
             member["tags"] = question.tags
-    namespace, isolation = next((each.namespace, of) for each, of in questions.items())
     request = Request(
         operation=operations.WAIT_FOR_TOPICS,
         parameters=(namespace,),
@@ -189,10 +190,10 @@ def wait_for_topics(
 
     def read(response: Response) -> Readable:
         if named := response.headers.get("tuff-partition"):
-            partitions = [partition_id(namespace, named)]
+            partitions = [partition_in(namespace, named)]
             return Readable(partitions=partitions, poll=_read_poll(response))
         names = map(text_from_json, array_from_json(reply_object(response)["partitions"]))
-        return Readable(partitions=[partition_id(namespace, each) for each in names])
+        return Readable(partitions=[partition_in(namespace, each) for each in names])
 
     return Call(request, read)
 

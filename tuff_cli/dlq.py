@@ -118,6 +118,12 @@ def replay(
     return _replayed_result(topic, run)
 
 
+def _group_of(topic: TopicId, name: str) -> tuple[str, str]:
+    """The namespace and the name of a group that is named as in a dead letter of this topic."""
+    namespace, _, own = name.rpartition("/")
+    return namespace or topic.namespace, own
+
+
 class _Replay:
     """Publishes the messages of dead letters; `to`: all to this topic; `heir`: the group that gets
     those of groups that do not exist any more."""
@@ -158,13 +164,13 @@ class _Replay:
         """Raises: GroupNotFoundError: no member would get its messages."""
         if not self._exists(topic, group):
             raise GroupNotFoundError(
-                f"there is no group {topic.namespace}:{group}: it was deleted, or renamed, and "
-                "no member would get its dead letters; name the group that shall get them by "
-                "--group, or a topic by --to"
+                f"there is no group {':'.join(_group_of(topic, group))}: it was deleted, or "
+                "renamed, and no member would get its dead letters; name the group that shall get "
+                "them by --group, or a topic by --to"
             )
 
     def _exists(self, topic: TopicId, group: str) -> bool:
-        key = topic.namespace, group
+        key = _group_of(topic, group)
         if key not in self._groups:
             try:
                 self._client.groups.get(*key)

@@ -51,7 +51,7 @@ from tuff.protocol.errors import (
     UnavailableError,
 )
 from tuff.protocol.group_preferences import GroupPreferences, GroupStart
-from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
+from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId, name_in, partition_in, topic_in
 from tuff.protocol.json_bodies import payload_from_json
 from tuff.protocol.requests import Isolation
 from tuff.protocol.sentences import counted
@@ -176,7 +176,7 @@ class GroupCoordinator:
             topics=topics,
         )
         # The partitions of other servers' topics, and until when, in ms, they are not asked again.
-        self._foreign: dict[TopicId, tuple[list[str], int]] = {}
+        self._foreign: dict[TopicId, tuple[list[TopicId], int]] = {}
 
     def now_ms(self) -> int:
         """The time of the server."""
@@ -297,7 +297,7 @@ class GroupCoordinator:
         self._committer.require_ready()
         for name, after in offsets.items():
             if after is not None:
-                is_foreign = self._is_foreign(TopicId(group_log.namespace, name))
+                is_foreign = self._is_foreign(partition_in(group_log.namespace, name))
                 self._state.require_past(after, skew_ms=OWNERS_SKEW_MS if is_foreign else 0)
         async with self._turn(group_log) as group:
             await self._logs.end_transactions(group)
@@ -414,34 +414,34 @@ class GroupCoordinator:
         return [each.name for each in self._afters(group.topic.id, state)]
 
     def _begin(self, group: _ConsumerGroup, partitions: Iterable[str]) -> None:
-        for each in self._owned_among(group, partitions):
+        for each in self._owned_among(group, partitions).values():
             self._lost_messages.begin(_name_of(group.topic.id), each)
 
     async def _note_lost(self, group: _ConsumerGroup, partitions: Iterable[str]) -> None:
         name = _name_of(group.topic.id)
-        behind = []
-        for each in self._owned_among(group, partitions):
+        behind = {}
+        for each, partition in self._owned_among(group, partitions).items():
             with suppress(TopicNotFoundError):
-                if self._lost_messages.is_behind(name, each, _read_to(group.state, each)):
-                    behind.append(each)
+                if self._lost_messages.is_behind(name, partition, _read_to(group.state, each)):
+                    behind[each] = partition
         if not behind:  # the usual case
             return
         await self._logs.end_transactions(group)
         undecided = group.state.undecided_partitions()
         tags = _preferences_of(group).tags
-        for each in behind:
-            if each.name not in undecided:
+        for each, partition in behind.items():
+            if each not in undecided:
                 await self._lost_messages.note(
                     name,
-                    each,
+                    partition,
                     _read_to(group.state, each),
                     tags=None if tags is None else TagFilter.parse(tags),
                 )
 
-    def _owned_among(self, group: _ConsumerGroup, partitions: Iterable[str]) -> list[TopicId]:
-        """The partitions among these that no other server owns."""
-        ids = [TopicId(group.topic.id.namespace, each) for each in partitions]
-        return [each for each in ids if not self._is_foreign(each)]
+    def _owned_among(self, group: _ConsumerGroup, partitions: Iterable[str]) -> dict[str, TopicId]:
+        """The partitions among these that no other server owns, by their names."""
+        ids = {each: partition_in(group.topic.id.namespace, each) for each in partitions}
+        return {name: each for name, each in ids.items() if not self._is_foreign(each)}
 
     async def lags(self, group_log: TopicId, state: GroupState) -> list[PartitionLag]:
         """Where the group is in each partition that it has an offset of, or shall consume."""
@@ -449,8 +449,8 @@ class GroupCoordinator:
         (owned,) = await self._lags_of([self._owned(afters)])
         return [
             PartitionLag(
-                partition=each.name,
-                member_id=state.owners.get(each.name),
+                partition=name_in(group_log.namespace, each),
+                member_id=state.owners.get(name_in(group_log.namespace, each)),
                 after=after,
                 lag=owned.get(each) or await self._foreign_lag(each, after),
             )
@@ -477,7 +477,7 @@ class GroupCoordinator:
                 namespace=group_log.namespace,
                 name=group_log.name.removesuffix(GROUP_LOG),
                 members_count=members_count,
-                lags={each.name: lag for each, lag in lags.items()},
+                lags={name_in(group_log.namespace, each): lag for each, lag in lags.items()},
             )
             for (group_log, members_count), lags in zip(
                 found, await self._lags_of(afters), strict=True
@@ -515,9 +515,10 @@ class GroupCoordinator:
         names = {each for partitions in state.partitions.values() for each in partitions}
         names |= state.offsets.keys()
         for topic in () if state.members else state.started:
-            names |= set(partitions_of(self._state, TopicId(group_log.namespace, topic)))
+            found = partitions_of(self._state, topic_in(group_log.namespace, topic))
+            names |= {name_in(group_log.namespace, each) for each in found}
         return {
-            TopicId(group_log.namespace, name): state.offsets[name].after
+            partition_in(group_log.namespace, name): state.offsets[name].after
             if name in state.offsets
             else None
             for name in sorted(names)
@@ -567,11 +568,10 @@ class GroupCoordinator:
         """The last decided messages of partitions; those without one are left out."""
         found: dict[str, MessageId] = {}
         for topic in topics:
-            ids = [TopicId(group_log.namespace, each) for each in partitions[topic]]
+            names = partitions[topic]
+            ids = [partition_in(group_log.namespace, each) for each in names]
             ends = await asyncio.gather(*map(self._decided_end, ids))
-            found |= {
-                each.name: end for each, end in zip(ids, ends, strict=True) if end is not None
-            }
+            found |= {each: end for each, end in zip(names, ends, strict=True) if end is not None}
         return found
 
     async def _decided_end(self, partition: TopicId) -> MessageId | None:
@@ -586,22 +586,25 @@ class GroupCoordinator:
         """The partitions to be assigned of all subscribed topics, and of `more`. Raises:
         OwnershipMovingError: those of a new topic are not known now."""
         topics = {*more, *(each for one in group.state.members.values() for each in one.topics)}
-        found, foreign = {}, []
+        namespace = group.topic.id.namespace
+        found: dict[str, Sequence[TopicId]] = {}
+        foreign = []
         for name in sorted(topics):
-            topic = TopicId(group.topic.id.namespace, name)
+            topic = topic_in(namespace, name)
             if self.other_owners is not None and self._is_foreign(topic):
-                known = group.state.partitions.get(name)
+                names = group.state.partitions.get(name)
+                known = None if names is None else [partition_in(namespace, each) for each in names]
                 foreign.append((name, self._foreign_partitions(self.other_owners, topic, known)))
             else:
                 found[name] = partitions_of(self._state, topic)
         if foreign:  # their owners answer at the same time
             names, asked = zip(*foreign, strict=True)
             found |= zip(names, await asyncio.gather(*asked), strict=True)
-        return found
+        return {name: [name_in(namespace, each) for each in ids] for name, ids in found.items()}
 
     async def _foreign_partitions(
-        self, owners: OwnersOfPartitions, topic: TopicId, known: Sequence[str] | None
-    ) -> list[str]:
+        self, owners: OwnersOfPartitions, topic: TopicId, known: Sequence[TopicId] | None
+    ) -> list[TopicId]:
         """The partitions of a topic of another server, which is asked once a second at most. While
         the server can't answer: the partitions in `known`, those of the group."""
         now_ms = self._state.now_ms()
@@ -609,7 +612,7 @@ class GroupCoordinator:
         if now_ms < until_ms <= now_ms + FOREIGN_MS:
             return partitions
         try:
-            partitions = [topic.partition(each).name for each in await owners.partitions(topic)]
+            partitions = [topic.partition(each) for each in await owners.partitions(topic)]
         except TopicNotFoundError:
             partitions = []
         except UnavailableError:
@@ -682,14 +685,14 @@ class GroupCoordinator:
         await self._logs.summarize_if_due(group)
 
 
-def partitions_of(state: StoreState, topic: TopicId) -> list[str]:
-    """The names of the partitions of a topic that can be read, in the order of their numbers; none
-    if the topic does not exist."""
+def partitions_of(state: StoreState, topic: TopicId) -> list[TopicId]:
+    """The partitions of a topic that can be read, in the order of their numbers; none if the topic
+    does not exist."""
     found = state.topics.maybe_find(topic)
     record = None if found is None else found.durable
     if record is None or record.generation < 0:
         return []
-    return [topic.partition(number).name for number in record.partitions.readable]
+    return [topic.partition(number) for number in record.partitions.readable]
 
 
 def group_log_of(namespace: str, group: str) -> TopicId:
@@ -702,8 +705,8 @@ def _name_of(group_log: TopicId) -> GroupName:
     return GroupName(GroupKind.CONSUMER, group_log.namespace, name)
 
 
-def _read_to(state: GroupState, partition: TopicId) -> bytes:
-    offset = state.offsets.get(partition.name)
+def _read_to(state: GroupState, partition: str) -> bytes:
+    offset = state.offsets.get(partition)
     return BEGINNING if offset is None else offset.after.to_bytes()
 
 

@@ -1,6 +1,7 @@
 """The HTTP routes of consumer groups (protocol §3.11)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from kernel.requests_and_replies import (
     EMPTY_REPLY,
@@ -27,8 +28,19 @@ from messaging.groups.group_log_records import LEFT_STATIC, MemberRecord
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.group_preferences import MEMBERS, GroupPreferences, GroupStart
-from tuff.protocol.ids import MessageId, TopicId, check_name, shown_name, topic_id
+from tuff.protocol.ids import (
+    MessageId,
+    TopicId,
+    check_name,
+    name_in,
+    partition_in,
+    shown_name,
+    topic_id,
+    topic_in,
+)
 from tuff.protocol.json_bodies import choice_from_json, pointer_from_json, shown, text_from_json
+
+MayRead = Callable[[Request, TopicId], bool]
 
 LEFT = -1  # the epoch of a heartbeat that leaves the group
 TOPICS_COUNT_MAX = 1_000  # of one member
@@ -43,9 +55,12 @@ _COMMIT_MEMBERS = frozenset(
 )
 
 
-def routes(coordinator: GroupCoordinator) -> list[Route]:
-    """The HTTP routes of consumer groups."""
-    handlers = _Routes(coordinator)
+def routes(
+    coordinator: GroupCoordinator, may_read: MayRead = lambda _request, _topic: True
+) -> list[Route]:
+    """The HTTP routes of consumer groups. `may_read`: whether the client of a request may read a
+    topic."""
+    handlers = _Routes(coordinator, may_read)
     return [
         Route(operations.HEARTBEAT, handlers.heartbeat),
         Route(operations.COMMIT_OFFSETS, handlers.commit),
@@ -61,8 +76,9 @@ def routes(coordinator: GroupCoordinator) -> list[Route]:
 
 
 class _Routes:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: GroupCoordinator, may_read: MayRead) -> None:
         self._coordinator = coordinator
+        self._may_read = may_read
 
     async def heartbeat(self, request: Request) -> Reply:
         log = _log_of(request)
@@ -82,7 +98,7 @@ class _Routes:
             await self._coordinator.leave(log, member_id, keeps_assignment=keeps)
             return value_reply(request, {"memberId": member_id, "memberEpoch": epoch})
         if epoch == 0:
-            view = await self._coordinator.join(log, _join(member_id, body), _start(body))
+            view = await self._coordinator.join(log, _join(log, member_id, body), _start(body))
         else:
             request_of_member = _heartbeat(log, member_id, epoch, body)
             view = await self._coordinator.heartbeat(
@@ -148,8 +164,16 @@ class _Routes:
         log = _log_of(request)
         state = await self._coordinator.committed(log)
         lags = await self._coordinator.lags(log, state)
+        lags = [
+            each if self._may_see(request, log, each) else replace(each, lag=None) for each in lags
+        ]
         now_ms = self._coordinator.now_ms()
         return json_reply(group_body(request.parameters["g"], state, lags, now_ms=now_ms))
+
+    def _may_see(self, request: Request, log: TopicId, lag: PartitionLag) -> bool:
+        """Whether the client may know what a partition of another namespace has."""
+        topic = partition_in(log.namespace, lag.partition).base
+        return topic.namespace == log.namespace or self._may_read(request, topic)
 
     async def preferences(self, request: Request) -> Reply:
         return json_reply((await self._coordinator.preferences(_log_of(request))).to_form())
@@ -267,7 +291,7 @@ def _state_name(state: GroupState) -> str:
     return "stable" if is_stable else "reconciling"
 
 
-def _join(member_id: str, body: Mapping[str, object]) -> MemberRecord:
+def _join(log: TopicId, member_id: str, body: Mapping[str, object]) -> MemberRecord:
     assignor = body.get("assignor", DEFAULT_ASSIGNOR)
     if not isinstance(assignor, str) or assignor not in ASSIGNORS:
         raise BadRequestError(f"assignor is {', '.join(ASSIGNORS)}, not {shown(assignor)}")
@@ -280,7 +304,7 @@ def _join(member_id: str, body: Mapping[str, object]) -> MemberRecord:
         raise BadRequestError(f"client has {CLIENT_LENGTH_MAX} characters or less")
     return MemberRecord(
         member_id=member_id,
-        topics=tuple(check_name(each, what="topic") for each in topics),
+        topics=tuple(name_in(log.namespace, topic_in(log.namespace, each)) for each in topics),
         assignor=assignor,
         instance_id=None
         if instance_id is None
@@ -347,12 +371,14 @@ def _id(value: object, partition: str) -> MessageId:
 def _partition(log: TopicId, name: str) -> str:
     """Raises: InvalidNameError: it names no single partition. In a group, each is named with its
     number, so that no partition has two names."""
-    found = topic_id(log.namespace, name)
+    is_foreign = name.count(":") > 1
+    namespace, _, local = name.partition(":") if is_foreign else (log.namespace, "", name)
+    found = topic_id(namespace, local)
     if found.number is None:
         raise InvalidNameError(
             f"{shown_name(name)} names no partition; partition 0 of orders is orders:0"
         )
-    return name
+    return name_in(log.namespace, found)
 
 
 def _texts(value: object, *, what: str, count_max: int) -> list[str]:

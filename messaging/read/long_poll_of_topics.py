@@ -33,7 +33,9 @@ from tuff.protocol.ids import (
     PartitionId,
     TopicId,
     check_name,
+    name_in,
     topic_id,
+    topic_in,
 )
 from tuff.protocol.json_bodies import check_object, shown, text_from_json
 from tuff.protocol.media_types import MediaType
@@ -177,7 +179,7 @@ def routes(waits: PartitionWaits) -> list[Route]:
         polls = {
             partition: poll
             for topic, member in topics_in(request).items()
-            for partition, poll in _polls_of(topic_id(namespace, topic), member, query)
+            for partition, poll in _polls_of(waited_topic(namespace, topic), member, query)
         }
         found = await waits.readable_of(polls, wait_s=wait_in(query))
         if found and encoding.media_type is MediaType.AVRO:
@@ -185,9 +187,10 @@ def routes(waits: PartitionWaits) -> list[Route]:
             result = await waits.messages(first, replace(polls[first], limit=limit))
             if result is not None:
                 reply = poll_reply(result, encoding)
-                named = ("Tuff-Partition", first.name)
+                named = ("Tuff-Partition", name_in(namespace, first))
                 return reply._replace(headers=(*reply.headers, named))
-        return value_reply(request, {"partitions": [each.name for each in found]})
+        names = [name_in(namespace, each) for each in found]
+        return value_reply(request, {"partitions": names})
 
     return [
         Route(operations.WAIT_FOR_PARTITIONS, wait),
@@ -205,6 +208,12 @@ def topics_in(request: Request) -> Mapping[str, object]:
             f"{shown(found)}"
         )
     return found
+
+
+def waited_topic(namespace: str, name: str) -> TopicId:
+    """A topic that a wait for several names. Raises: InvalidNameError."""
+    _, _, rest = name.partition(":")
+    return topic_id(namespace, name) if rest.isdigit() else topic_in(namespace, name)
 
 
 def _polls_of(

@@ -1002,3 +1002,44 @@ def test_a_callback_that_raises_ends_the_iteration(
         next(messages)
     assert list(messages) == []
     consumer.close()
+
+
+def test_a_group_reads_topics_of_several_namespaces_and_its_retries_are_its_own(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    other = tuff.TopicId("groups-2", topic.name)
+    client.topics.create(other)
+    policy = tuff.RetryPolicy(delays=(0.05,))
+    namesakes = f"groups:{topic.name}", f"groups-2:{topic.name}"
+    seen: dict[str, list[bytes]] = {each: [] for each in namesakes}
+
+    def process(name: str, consumer: tuff.Consumer) -> Callable[[tuff.Message], None]:
+        def one(message: tuff.Message) -> None:
+            seen[name].append(message.payload)
+            if seen[name].count(message.payload) == 1:
+                raise RuntimeError("once")
+            if len(seen[name]) == 2 * len({b"a", b"b"} if "groups:" in name else {b"b"}):
+                consumer.stop()
+
+        return one
+
+    publish(client, topic, "a")
+    publish(client, other, "b")
+    for name, topics in zip(namesakes, ((topic, other), (other,)), strict=True):
+        with client.consumer(topics, group=name, retry=policy) as consumer:
+            consumer.run(each_of(process(name, consumer)))
+
+    assert [sorted(seen[each]) for each in namesakes] == [[b"a", b"a", b"b", b"b"], [b"b", b"b"]]
+
+
+def each_of(one: Callable[[tuff.Message], None]) -> Callable[[tuff.Batch], None]:
+    def process(batch: tuff.Batch) -> None:
+        for message in batch:
+            one(message)
+
+    return process
+
+
+def test_a_group_of_topics_of_several_namespaces_names_its_own(client: tuff.Client) -> None:
+    with pytest.raises(ValueError, match="as in group='a:billing'"):
+        client.consumer(["b:y", "a:x"], group="billing")

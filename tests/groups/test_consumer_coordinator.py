@@ -416,7 +416,8 @@ async def test_the_partitions_of_another_server_are_asked_for_again_once_the_clo
     other = OtherServer()
 
     async def ask() -> list[str]:
-        return await service.groups._foreign_partitions(other, AUDIT, None)  # type: ignore[arg-type]  # it is asked for nothing else
+        found = await service.groups._foreign_partitions(other, AUDIT, None)  # type: ignore[arg-type]  # it is asked for nothing else
+        return [each.name for each in found]
 
     assert (await ask(), await ask(), other.asked_count) == (["audit:0", "audit:1"],) * 2 + (1,)
     world.clock.now_ms -= 3_600_000

@@ -200,3 +200,48 @@ def test_no_secret_stands_in_the_log_or_in_the_list_of_processes(tmp_path: Path)
         command_line = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
 
     require_no_secret(command_line, source="the command line")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("groups/g/heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": ["t", "ns:orders"]}),
+        (
+            "groups/g/heartbeat",
+            {"memberId": "m", "memberEpoch": 1, "groupEpoch": 1, "owned": ["t:0", "ns:orders:0"]},
+        ),
+        (
+            "groups/g/offsets",
+            {"memberId": "m", "memberEpoch": 1, "offsets": {"ns:orders:0": f"{0:040x}"}},
+        ),
+        ("wait", {"topics": {"ns:orders": {"after": {"0": f"{0:040x}"}}}}),
+    ],
+)
+def test_each_topic_of_another_namespace_needs_the_right_there(
+    server: ServerProcess, path: str, body: dict[str, object]
+) -> None:
+    """This principal has all rights in the namespace of the group."""
+    client = server.client(token=token_of("elsewhere"))
+
+    refused(
+        client.post(f"/v1/namespaces/elsewhere/{path}", body),
+        403,
+        "forbidden",
+        naming="read on topic 'orders' of namespace 'ns'",
+    )
+
+
+def test_the_lag_in_a_topic_that_the_principal_may_not_read_is_not_shown(
+    server: ServerProcess,
+) -> None:
+    reader = server.client(token=token_of("read"))
+    path = "/v1/namespaces/elsewhere/groups/both"
+    ok(server.client(token=token_of("create")).put("/v1/namespaces/ns/topics/secret"))
+    member = {"memberId": "m", "memberEpoch": 0, "topics": ["ns:secret"]}
+    ok(reader.post(f"{path}/heartbeat", member))
+
+    def unread(client: Client) -> object:
+        return ok(client.get(path)).json["partitions"][0]["unread"]
+
+    assert unread(reader) == 0
+    assert unread(server.client(token=token_of("elsewhere"))) is None

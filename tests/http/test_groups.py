@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.calls import Topic, begin, ids, metrics_of
+from tests.http.calls import Topic, begin, created, ids, metrics_of
 from tests.http.client import Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 
@@ -372,3 +372,46 @@ def test_metrics_show_members_and_lag_of_a_group(client: Client, topic: Topic) -
     ms = int(second[:16], 16) - int(first[:16], 16)
     until(lambda: metrics_of(client).get(behind) == ms / 1000)
     assert metrics_of(client)[f"tuff_group_members{labels}}}"] == 1
+
+
+def test_a_group_reads_topics_of_other_namespaces(client: Client, topic: Topic) -> None:
+    other = created(client, f"{topic.namespace}-2", "orders")
+    group = Group(client, topic.namespace)
+    foreign, own = f"{other.namespace}:orders", f"{topic.namespace}:{topic.name}"
+    partitions = [f"{topic.name}:0", f"{foreign}:0"]
+
+    view = group.join("m1", foreign, own)  # its own namespace need not be named
+
+    assert sorted(view["assigned"]) == sorted(partitions)
+    view = ok(group.beat(view, *partitions)).json
+    (id,) = ids(ok(other.publish("a")) and other.poll())
+    ok(group.commit(view, {f"{foreign}:0": id}))
+    assert group.after(f"{foreign}:0") == id
+    found = ok(client.get(group.path)).json
+    assert found["members"][0]["topics"] == [foreign, topic.name]
+    lags = {each["partition"]: (each["after"], each["end"]) for each in found["partitions"]}
+    assert lags == {f"{topic.name}:0": (None, None), f"{foreign}:0": (id, id)}
+    group.leave("m1")
+    ok(client.post(f"{group.path}/offsets/reset", {"offsets": {f"{foreign}:0": None}}))
+    assert group.after(f"{foreign}:0") is None
+
+
+def test_a_wait_names_topics_of_other_namespaces(client: Client, topic: Topic) -> None:
+    other = created(client, f"{topic.namespace}-3", "orders")
+    ok(other.publish("a"))
+    name, after = f"{other.namespace}:orders", {"after": {"0": "0" * 40}}
+
+    found = client.post(
+        f"/v1/namespaces/{topic.namespace}/wait", {"topics": {topic.name: after, name: after}}
+    )
+
+    assert ok(found).json == {"partitions": [f"{name}:0"]}
+
+
+@pytest.mark.parametrize("wrong", ["other:3", "other:", ":orders", "other:orders:0", "a:b:c:0"])
+def test_a_group_subscribes_to_topics_and_not_to_partitions(
+    client: Client, topic: Topic, wrong: str
+) -> None:
+    group = Group(client, topic.namespace)
+
+    refused(group.try_join("m1", wrong), 400, "invalid_name")

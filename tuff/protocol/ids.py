@@ -247,6 +247,30 @@ def topic_id(namespace: str, name: str) -> TopicId:
     return partition_id(namespace, name)
 
 
+def name_in(namespace: str, topic: TopicId) -> str:
+    """How a call in a namespace names a topic or partition: one of another namespace has that in
+    front, as `other:orders` and `other:orders:0`."""
+    return topic.name if topic.namespace == namespace else str(topic)
+
+
+def topic_in(namespace: str, name: str) -> TopicId:
+    """The topic that a call in this namespace names. Raises: InvalidNameError: it names none, or a
+    partition."""
+    other, colon, rest = name.partition(":")
+    if not colon:
+        return TopicId(namespace, name)
+    if rest.isdigit():
+        raise InvalidNameError(f"topic {shown_name(name)} is a partition; name the topic alone")
+    return TopicId(other, check_name(rest, what="topic"))
+
+
+def partition_in(namespace: str, name: str) -> PartitionId:
+    """The partition that a call in this namespace names. Raises: InvalidNameError."""
+    if name.count(":") > 1:
+        namespace, _, name = name.partition(":")
+    return partition_id(namespace, name)
+
+
 class Offset(NamedTuple):
     """The position of a row in its topic."""
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.group_preferences import GroupPreferences
-from tuff.protocol.ids import MessageId, PartitionId, TopicId, partition_id
+from tuff.protocol.ids import MessageId, PartitionId, TopicId, name_in, partition_in
 from tuff.protocol.json_bodies import (
     array_from_json,
     flag_from_json,
@@ -254,11 +254,11 @@ def _partition(value: object, what: str, namespace: str | None) -> PartitionId:
     name = text_from_json(value, what)
     if namespace is None:
         namespace, _, name = name.partition(":")
-    return partition_id(namespace, name)
+    return partition_in(namespace, name)
 
 
 def _topic_form(topic: TopicId, namespace: str | None) -> str:
-    return str(topic) if namespace is None else topic.name
+    return str(topic) if namespace is None else name_in(namespace, topic)
 
 
 def _by_names(names: TopicNames) -> _Codec:

@@ -31,7 +31,7 @@ class GroupPositions:
 
     def __init__(self, decider: Decider[Any], plan: ConsumerPlan, member_id: str) -> None:
         self.decider = decider
-        self._name = plan.group.name
+        self._group = plan.group
         self._owner = member_id
         # What the row of a partition may say: the outcome of the last block may not be known.
         self._expected: dict[PartitionId, set[MessageId]] = {}
@@ -126,4 +126,4 @@ class GroupPositions:
         return f"SELECT position FROM {POSITIONS} WHERE name = '{key}' AND owner = '{self._owner}'"
 
     def _key(self, partition: PartitionId) -> str:
-        return f"{partition}/{self._name}"
+        return f"{partition}/{self._group.name_for(partition)}"

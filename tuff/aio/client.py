@@ -790,8 +790,7 @@ class AsyncClient:
         on_lost: Callback | None = None,
     ) -> AsyncConsumer[Any, Any]:
         """A member of a consumer group: the members share the partitions of these topics, and the
-        group has a committed offset for each partition. The group is in the namespace of the
-        topics; if these are of several, name it with its own, as `shop:billing`.
+        group has an offset for each. If they are of several namespaces, name it as `shop:billing`.
 
         `mode`: `at_least_once` (the default) commits the offset of a batch after it was processed;
         `at_most_once` before it is handed out; `exactly_once` with the transaction of the batch.

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from errno import EROFS
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -343,6 +344,7 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
     log.info("server starting", extra={"code": "server_starting", "fields": fields})
     _warn_of_exposed_files(settings)
     _warn_of_exposed_data(directories)
+    _warn_of_missing_archive(settings)
     host = settings.server.host
     if host in LOOPBACK_HOSTS:
         return
@@ -371,6 +373,17 @@ def _warn_of_exposed_files(settings: Settings) -> None:
                 file,
                 extra=event("file_exposed", setting=setting, file=file),
             )
+
+
+def _warn_of_missing_archive(settings: Settings) -> None:
+    directory = settings.messaging.archive_directory
+    if directory and not Path(directory).is_dir():
+        log.warning(
+            "messaging.archive_directory=%s is no directory (is it mounted?): reads that start "
+            "before the log are refused until it is there",
+            directory,
+            extra=event("archive_missing", directory=directory),
+        )
 
 
 def _warn_of_exposed_data(directories: DataDirectories) -> None:
@@ -492,6 +505,10 @@ def _fail(sentence: str, code: int) -> int:
 def _unusable(error: OSError) -> str:
     """Why a data directory can't be used, and what to do."""
     reason = f"{error.filename} can't hold data: {error.strerror}"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = f"{error.filename} can't hold data: it is a file, and no directory"
+    if error.errno == EROFS:
+        return f"{reason}; mount it for writing, or give another with --data"
     if not isinstance(error, PermissionError):
         return f"{reason}; give another with --data"
     user, group = os.geteuid(), os.getegid()

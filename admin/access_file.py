@@ -49,8 +49,12 @@ def main(arguments: list[str], *, new_token: Callable[[], str]) -> int:
 
 def _token(name: str, token: str) -> Mapping[str, object]:
     check_name(name, what="principal")
-    lines = f'[principals."{name}"]\ntokens = ["sha256:{hash_of(token)}"]'
-    return {"token": token, "lines": lines}
+    hashed = f"sha256:{hash_of(token)}"
+    return {
+        "token": token,
+        "hash": hashed,
+        "lines": f'[principals."{name}"]\ntokens = ["{hashed}"]',
+    }
 
 
 def _rows(principals: Principals) -> list[Mapping[str, object]]:

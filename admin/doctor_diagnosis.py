@@ -176,6 +176,13 @@ def permissions(directory: str, *, missing: Sequence[str], parent_is_writable: b
     return Diagnosis(check, Level.PROBLEM, detail, advice)
 
 
+def read_only(directory: str) -> Diagnosis:
+    """The file system of a directory takes no writes."""
+    detail = "its file system is read-only"
+    advice = "mount it for writing; a kernel makes it read-only after an error of the disk (dmesg)"
+    return Diagnosis(f"permissions {directory}", Level.PROBLEM, detail, advice)
+
+
 def file_mode(check: str, rights: str | None) -> Diagnosis:
     """Whether every user of the machine has rights on a file that is to be protected."""
     if rights is None:
@@ -213,6 +220,16 @@ def reachable(what: str, address: str, failure: str | None) -> Diagnosis:
         return Diagnosis(check, Level.OK, "it accepts connections")
     advice = f"start it, or correct the address in the settings; {what} is needed at the start"
     return Diagnosis(check, Level.PROBLEM, f"it can't be reached: {failure}", advice)
+
+
+def archive(directory: str, *, is_there: bool) -> Diagnosis:
+    """Whether the archive of expired messages is there. The setting may come before the archive."""
+    check = f"archive {directory}"
+    if is_there:
+        return Diagnosis(check, Level.OK, "it is a directory")
+    advice = "mount it, or run `tuff-pipeline archive`; correct messaging.archive_directory"
+    detail = "it is no directory, so reads that start before the log are refused"
+    return Diagnosis(check, Level.WARNING, detail, advice)
 
 
 def settings(failure: str | None, changed_count: int) -> Diagnosis:

@@ -79,6 +79,7 @@ def findings(
     for directory in written:
         yield from of_directory(directory, elapsed_s=elapsed_s)
         yield doctor_diagnosis.data_mode(str(directory), rights_within(directory))
+    yield from _archive(settings)
     newest_ms, unreadable = _transaction_files(directories.snapshots)
     yield doctor_diagnosis.clock(
         is_synchronised=_is_synchronised(), now_ms=now_ms, newest_ms=newest_ms
@@ -112,6 +113,11 @@ def _memory() -> Iterator[Diagnosis]:
             yield doctor_diagnosis.memory(int(rest.split()[0]) * 1024)
 
 
+def _archive(settings: Settings) -> Iterator[Diagnosis]:
+    if directory := settings.messaging.archive_directory:
+        yield doctor_diagnosis.archive(directory, is_there=Path(directory).is_dir())
+
+
 def _directories(settings: Settings, data: Path | None) -> DataDirectory:
     """The directories in which the server writes, with absolute paths. Raises:
     DirectoryNameError."""
@@ -137,7 +143,10 @@ def of_directory(directory: Path, *, elapsed_s: Callable[[], float]) -> Iterator
     shown, there = str(directory), _existing(directory)
     missing = _missing_rights(directory)
     is_writable = os.access(there, os.W_OK | os.X_OK)
-    yield doctor_diagnosis.permissions(shown, missing=missing, parent_is_writable=is_writable)
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        yield doctor_diagnosis.read_only(shown)
+    else:
+        yield doctor_diagnosis.permissions(shown, missing=missing, parent_is_writable=is_writable)
     kind = doctor_diagnosis.file_system(shown, _file_system(there))
     if kind is not None:
         yield kind

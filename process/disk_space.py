@@ -175,7 +175,10 @@ class Disk:
             return Check(self._full, lack, f"full {self._directory}")
         mib = space.free_bytes // _MIB
         if space.free_bytes < space.warning_bytes:
-            only = f"only {mib} MiB are free at {self._directory}; free some space soon"
+            only = (
+                f"only {mib} MiB are free at {self._directory}; free some space soon, or enlarge "
+                "the disk"
+            )
             return Check(Status.DEGRADED, only, f"low {self._directory}")
         return Check(Status.OK, f"{mib} MiB are free", "free")
 
@@ -211,7 +214,7 @@ class DiskMonitor:
         self.by_store["transactions"] = Disk(
             snapshots,
             full=Status.DEGRADED,
-            then="transactions may stop",
+            then="transactions may stop; free some space, or enlarge the disk",
             in_thread=threads("transactions-space"),
             elapsed_s=elapsed_s,
         )

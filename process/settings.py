@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
 from math import ceil
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -295,7 +296,8 @@ def _from_file(file: Path | None) -> Iterable[tuple[str, str, object]]:
     try:
         parsed = tomllib.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise SettingsError(f"the settings file {file} can't be read: {error}") from None
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise SettingsError(f"the settings file {file} can't be read: {reason}") from None
     for section, entries in parsed.items():
         if not isinstance(entries, dict):
             raise SettingsError(f"{section} stands outside of a section in {file}")
@@ -340,8 +342,11 @@ def _section(name: str, given: Mapping[str, object]) -> Any:
     arguments: dict[str, Any] = {}
     for key, value in given.items():
         if key not in by_key:
+            near = get_close_matches(key, by_key, n=1)
             raise SettingsError(
-                f"there is no setting {name}.{key}; {name} has {', '.join(sorted(by_key))}"
+                f"there is no setting {name}.{key}; did you mean {name}.{near[0]}?"
+                if near
+                else f"there is no setting {name}.{key}; {name} has {', '.join(sorted(by_key))}"
             )
         if value == "" != defaults[by_key[key]]:
             raise SettingsError(f"{name}.{key} is empty, and has to have a value")

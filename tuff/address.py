@@ -111,10 +111,15 @@ class Address:
                 f"TLS with {self.url} failed ({_reason(error)}); the log and the settings "
                 "server.tls_* of the server say what it accepts"
             )
+        if "certificate has expired" in str(error):
+            return ServerNotTrustedError(
+                f"{self.url} has a certificate that has expired ({_reason(error)}); renew it at "
+                "the server, or set the clock of this machine if it is wrong"
+            )
         return ServerNotTrustedError(
             f"{self.url} has a certificate that is not trusted here ({_reason(error)}); if it is "
             "of an authority of your own, name the authority's file in SSL_CERT_FILE, or as "
-            "tls_ca_file"
+            "tls_ca_file (--tls-ca-file of the command)"
         )
 
     def lost(

@@ -95,6 +95,17 @@ class _Recovered:
     notes: list[str]
 
 
+def unusable(error: OSError) -> str:
+    """Why a file can't be used, and what to do."""
+    reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, PermissionError):
+        reason += (
+            "; give the whole data directory to the user of the server (`chown -R`), as after a "
+            "start or a restore by root"
+        )
+    return reason
+
+
 class DurableState:
     """Records edits durably, and applies them. Lives on one event loop; files are written and read
     in threads.
@@ -326,7 +337,7 @@ class DurableState:
                 self.lost_messages = str(error)
             self.disable(str(error))
         except OSError as error:
-            self._failed(f"the transaction files can't be used: {error}")
+            self._failed(f"the transaction files can't be used: {unusable(error)}")
         else:
             self._come_up(opened)
 

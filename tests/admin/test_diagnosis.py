@@ -214,3 +214,24 @@ def test_the_libraries_are_those_that_the_package_requires() -> None:
     assert doctor_diagnosis.PYTHON_MIN == (3, 11)
     assert project["requires-python"] == ">=3.11"
     assert requires("tuff-messaging")
+
+
+def test_a_missing_archive_is_a_warning() -> None:
+    assert doctor_diagnosis.archive("a", is_there=True).level is Level.OK
+    missing = doctor_diagnosis.archive("a", is_there=False)
+    assert missing.level is Level.WARNING
+    assert "reads that start before the log are refused" in missing.detail
+
+
+def test_a_read_only_file_system_is_no_matter_of_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice was a chown."""
+    real = os.statvfs(tmp_path)
+    values = [real.f_flag | os.ST_RDONLY if index == 8 else each for index, each in enumerate(real)]
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
+
+    found = next(doctor_measurements.of_directory(tmp_path, elapsed_s=lambda: 0.0))
+
+    assert (found.level, found.detail) == (Level.PROBLEM, "its file system is read-only")
+    assert "chown" not in found.advice

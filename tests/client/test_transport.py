@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -330,3 +331,18 @@ def test_a_refusal_of_a_large_reply_is_told_as_of_any_call(
 
     assert detail in caught.value.detail
     assert "ConnectionLostError" not in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("certificate has expired", "has expired .*; renew it at the server"),
+        ("unable to get local issuer certificate", r"SSL_CERT_FILE, or as tls_ca_file \(--tls"),
+    ],
+)
+def test_a_certificate_that_is_not_trusted_says_what_to_do(reason: str, advice: str) -> None:
+    address = Address(url="https://127.0.0.1:1", timeout_s=1.0, connect_timeout_s=1.0)
+
+    error = address.not_trusted(OSError(f"[SSL: CERTIFICATE_VERIFY_FAILED] {reason}"))
+
+    assert re.search(advice, error.detail)

@@ -147,3 +147,8 @@ def test_a_truncated_topic_begins_with_the_archive_for_a_reader_from_a_time(
     )
 
     assert [payloads(each) for each in replies] == [["1", "2", "3"], ["6"]]
+
+
+def test_an_archive_that_is_not_there_is_logged_at_the_start(tmp_path: Path) -> None:
+    with serve(tmp_path, f"messaging.archive_directory={tmp_path / 'away'}") as process:
+        assert f"code=archive_missing directory={tmp_path / 'away'}" in process.stderr()

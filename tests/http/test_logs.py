@@ -39,6 +39,7 @@ OTHERS = (
     "tests/process/test_audit_topic.py", "tests/faults/test_disk_space.py",
     "tests/messaging/test_failing_writes.py", "tests/http/test_lost_message_store.py",
     "tests/http/test_file_modes.py", "tests/http/test_limits.py",
+    "tests/http/test_archive_reads.py",
 )  # fmt: skip
 
 

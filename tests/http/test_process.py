@@ -91,7 +91,9 @@ def test_data_that_is_no_directory_is_told_in_a_sentence(launch: Launch, tmp_pat
 
     assert running.wait_exit() == 1
     said = one_sentence(running)
-    assert f"{tmp_path / 'file'} can't hold data: File exists; give another with --data" in said
+    assert (
+        f"{tmp_path / 'file'} can't hold data: it is a file, and no directory; give another" in said
+    )
 
 
 def test_data_with_a_name_that_is_not_utf8_is_told_in_a_sentence(

@@ -126,6 +126,22 @@ def test_a_host_beyond_loopback_has_to_be_allowed() -> None:
     assert settings.server.host == "0.0.0.0"
 
 
+def test_a_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(tmp_path / "none.toml", [])
+
+    assert str(refused.value) == (
+        f"the settings file {tmp_path / 'none.toml'} can't be read: No such file or directory"
+    )
+
+
+def test_a_misspelt_key_gets_the_near_one() -> None:
+    with pytest.raises(SettingsError, match=r"server\.log_levl; did you mean server\.log_level\?$"):
+        load(None, ["server.log_levl=info"])
+    with pytest.raises(SettingsError, match=r"server\.xyz; server has accept_clock, "):
+        load(None, ["server.xyz=1"])
+
+
 @pytest.mark.parametrize("text", ["[server\n", "port = 1\n", "[server]\nport = 1\nport = 2\n"])
 def test_a_file_that_is_no_settings_file_is_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "broken.toml"

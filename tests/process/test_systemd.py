@@ -85,6 +85,22 @@ def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+@needs("systemd-analyze")
+@pytest.mark.parametrize("name", ["tuff.service", "tuff@.service"])
+def test_the_unit_restricts_the_server(name: str) -> None:
+    """The unit of a cluster had no restriction at all: 9.2, unsafe."""
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20",
+            str(CONF / "systemd" / name)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (CONF / "systemd" / name).read_text("utf-8")
+    assert "\nType=notify\n" in text
+    assert "\nUMask=0077\n" in text
+
+
 def test_the_image_starts_a_server_with_settings_that_exist() -> None:
     text = (CONF.parent / "Containerfile").read_text("utf-8")
     found = re.search(r'^CMD \["tuff", "serve", (.+)\]$', text, re.M)

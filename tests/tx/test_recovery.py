@@ -12,7 +12,7 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
 from tuff.protocol.transaction import TransactionType
-from tx.durable_state import ServiceState
+from tx.durable_state import ServiceState, unusable
 from tx.log_records import BlockReturned
 from tx.mixed_backups import RecordedFiles
 from tx.settings import BLOCK_COUNT_MIN, RETRY_INTERVAL_MS, TransactionSettings
@@ -481,6 +481,15 @@ async def test_a_log_that_may_have_been_made_in_vain_ends_the_one_before(
         assert service.manager.status.state is ServiceState.DOWN
     await service.later(1000)
     assert await service.state_of(tx.transaction_id) == ("committed", None)
+
+
+def test_a_file_of_another_user_says_what_to_do() -> None:
+    assert unusable(PermissionError(13, "Permission denied", "data/txlog.1")) == (
+        "data/txlog.1: Permission denied; give the whole data directory to the user of the server "
+        "(`chown -R`), as after a start or a restore by root"
+    )
+    assert unusable(OSError(5, "I/O error", "data/txlog.1")) == "data/txlog.1: I/O error"
+    assert unusable(OSError("no name")) == "no name"
 
 
 def _full_disk(*_arguments: object, **_more: object) -> None:

@@ -76,7 +76,8 @@ class ConsumerRun(Generic[C]):
             error = yield from self._attempt(alone)
             if error is not None:
                 yield from self._failed(alone, error, retries)
-        flows.hand_out(batch)
+        if flows.mode is not DeliveryMode.EXACTLY_ONCE:
+            flows.hand_out(batch)
 
     def _failed(self, batch: Batch, error: Exception, retries: ConsumerRetries) -> Flow[None]:
         """The only message of the batch failed. Raises: _ReadAgainError."""

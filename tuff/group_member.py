@@ -107,6 +107,23 @@ class _Handed(Generic[C]):
         """The newest transaction; None without one."""
         return self.transactions[-1] if self.transactions else None
 
+    def require_ended(self) -> None:
+        """Raises: WrongStateError: no transaction of the batch was opened, or the newest one has
+        not ended."""
+        if self.opened is None:
+            raise WrongStateError(
+                "the batch before was processed in no transaction of this consumer, so it would "
+                "come again for ever: process it within `consumer.transaction(batch)`, or iterate "
+                "over `consumer.transactions()`; an empty block of one passes over it"
+            )
+        if self.opened.protocol.is_in_transaction:
+            raise WrongStateError("end the transaction of the last batch before the next poll")
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether the newest transaction of the batch has committed."""
+        return self.opened is not None and self.opened.protocol.has_committed
+
     def require_uncommitted(self) -> None:
         """Raises: WrongStateError: a transaction has committed the batch, or may have."""
         if any(each.protocol.may_have_committed for each in self.transactions):
@@ -451,22 +468,21 @@ class ConsumerFlows(Generic[C]):
         return True
 
     def _settle_handed(self) -> None:
-        """The caller is done with the batch that it got last."""
-        handed, self._handed = self._handed, None
+        """The caller is done with the batch that it got last. Raises: WrongStateError: in
+        exactly-once mode, the batch has no transaction that has ended."""
+        handed = self._handed
         if handed is None:
             return
-        partition = handed.batch.partition
-        if self.mode is DeliveryMode.AT_LEAST_ONCE:
-            self._delivered = _Delivered(handed.done, tuple(handed.failures.values()))
-        elif self.mode is DeliveryMode.EXACTLY_ONCE:
-            if handed.opened is not None and handed.opened.protocol.is_in_transaction:
-                self._handed = handed
-                raise WrongStateError("end the transaction of the last batch before the next poll")
-            if handed.opened is not None and handed.opened.protocol.has_committed:
+        if self.mode is DeliveryMode.EXACTLY_ONCE:
+            handed.require_ended()
+            if handed.has_committed:
                 self._continue_behind(handed.batch)
             else:
                 # Also if the outcome is not known: then its offset is undecided until it is.
-                self._positions.pop(partition, None)
+                self._positions.pop(handed.batch.partition, None)
+        elif self.mode is DeliveryMode.AT_LEAST_ONCE:
+            self._delivered = _Delivered(handed.done, tuple(handed.failures.values()))
+        self._handed = None
 
     def _continue_behind(self, batch: Batch) -> None:
         self._positions[batch.partition] = batch.next_id
@@ -979,7 +995,7 @@ class ConsumerFlows(Generic[C]):
         if not self._is_member():
             return
         handed, self._passed_over_due_s = self._handed, 0.0
-        if handed and handed.opened and handed.opened.protocol.has_committed:
+        if handed and handed.has_committed:
             self._continue_behind(handed.batch)
         try:
             yield from self._commit_passed_over()

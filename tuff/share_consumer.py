@@ -123,6 +123,7 @@ class ShareConsumerFlows(Generic[C]):
     _closing: Stop = field(default_factory=Stop)
     _stop: Stop = field(default_factory=Stop)
     _is_created: bool = False
+    _has_no_transaction: bool = False  # of the newest batch, in exactly-once mode
     _outages: Outages = field(init=False)
     _failures: Failures = field(init=False)
     _letters: Letters = field(default_factory=Letters)
@@ -166,6 +167,7 @@ class ShareConsumerFlows(Generic[C]):
         """The next messages, or none after `wait_s`, which may be infinite, or a stop. Raises:
         TuffError: the server refuses; or no server answers, after the attempts of the plan, or
         without such a bound when the wait is over."""
+        self._require_transaction()
         until_s = self.elapsed_s() + wait_s
         while True:
             left_s = 0.0 if self._stop.is_set else max(0.0, until_s - self.elapsed_s())
@@ -179,12 +181,21 @@ class ShareConsumerFlows(Generic[C]):
             else:
                 self._outages.end()
             if found or self._stop.is_set:
+                self._has_no_transaction = bool(found)
                 return found
             left_s = until_s - self.elapsed_s()
             if self._outages.is_over(left_s):
                 return ()
             if self._outages.is_away:
                 yield from self._outages.wait_within(left_s, self._stop)
+
+    def _require_transaction(self) -> None:
+        if self._has_no_transaction and self.plan.mode == DeliveryMode.EXACTLY_ONCE:
+            raise WrongStateError(
+                "the batch before was processed in no transaction of this consumer, so it would "
+                "come again for ever: process its messages within `consumer.transaction(message)`; "
+                "an empty block of one passes over them, and nack() gives them back"
+            )
 
     def _take(self, wait_s: float) -> Flow[tuple[Message, ...]]:
         found = yield from self._lease(wait_s)
@@ -253,6 +264,7 @@ class ShareConsumerFlows(Generic[C]):
     def nack(self, message: Message, *, cause: Cause, delay_s: float | None) -> Flow[None]:
         """Give a message of the newest batch back. If that fails, its lease ends."""
         (held,) = self._held_ones([message])
+        self._has_no_transaction = False
         self._drop([message.id])  # first: it must not be accepted, whatever happens
         retry = self.plan.retry
         if retry is not None:
@@ -320,6 +332,7 @@ class ShareConsumerFlows(Generic[C]):
 
     def opened(self, opened: Opened[C], messages: Sequence[Message]) -> C:
         """Remember a transaction of messages; returns its context."""
+        self._has_no_transaction = False
         ids = tuple(each.id for each in messages)
         self._begun |= frozenset(ids)
         self._transactions.append(_Opened(opened, ids))
@@ -440,6 +453,7 @@ class ShareConsumerFlows(Generic[C]):
                 raise WrongStateError("end the transactions of the last batch before the next poll")
         self._drop_committed()
         self._transactions.clear()
+        self._has_no_transaction = False
         yield from self._release(left)
         if self.plan.mode == DeliveryMode.AT_LEAST_ONCE:
             yield from self._acknowledge([*self._held.values()], LeaseAction.ACCEPT)

@@ -190,6 +190,30 @@ def test_a_batch_and_its_offset_are_one_transaction(
     assert [message.payload for message in client.poll(copies)] == [b"a"]
 
 
+def test_a_batch_without_a_transaction_of_the_consumer_is_refused(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    """Its results were published again and again, without a word."""
+    copies = tuff.TopicId("groups", f"{topic.name}-copies")
+    client.topics.create(copies)
+    client.publish(topic, "a", "b", key="one partition")
+    consumer = make(mode="exactly_once", batch=1)
+
+    batches = consumer.batches()
+    batch = next(batches)
+    with client.transaction() as tx:
+        tx.publish(copies, batch[0].payload)
+    with pytest.raises(tuff.WrongStateError, match="in no transaction of this consumer"):
+        next(batches)
+    with pytest.raises(tuff.WrongStateError, match="an empty block of one passes over it"):
+        consumer.poll(0)
+    with consumer.transaction(batch):
+        pass
+
+    assert [each.payload for each in consumer.poll() or ()] == [b"b"]
+    assert [message.payload for message in client.poll(copies)] == [b"a"]
+
+
 def test_a_batch_is_committed_by_one_transaction(
     client: tuff.Client, topic: tuff.TopicId, make: Make
 ) -> None:

@@ -296,6 +296,26 @@ def test_exactly_once_a_message_counts_with_its_transaction(
     assert sorted(each.payload for each in client.poll(copies)) == [b"a", b"b", b"c"]
 
 
+def test_a_batch_without_a_transaction_of_the_worker_is_refused(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    """Its results were published again and again, without a word."""
+    client.publish(topic, *"abc")
+    consumer = make(mode="exactly_once", batch=2)
+
+    batches = consumer.batches()
+    first, second = next(batches)
+    with client.transaction():
+        pass
+    with pytest.raises(tuff.WrongStateError, match="in no transaction of this consumer"):
+        next(batches)
+    consumer.nack(first, delay=60)
+    with consumer.transaction(second):
+        pass
+
+    assert polled(consumer) == ["c"]
+
+
 def test_a_worker_that_closes_behind_its_transactions_releases_none_of_their_messages(
     client: tuff.Client, topic: tuff.TopicId, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,8 +80,8 @@ class AsyncConsumer(Generic[C, D]):
 
         Rebalances happen in here, with their callbacks. So poll again within the server's
         `groups.rebalance_timeout` (300 seconds). With `at_least_once` it first commits the batch
-        that it returned before. With `exactly_once` it returns the same messages again unless
-        their `transaction` has committed, after those of other partitions.
+        that it returned before. With `exactly_once` it returns the same messages again if their
+        `transaction` was rolled back, after those of other partitions.
 
         Raises:
             ConnectionLostError, UnavailableError, OverloadedError: the server is away, so it is not
@@ -90,8 +90,8 @@ class AsyncConsumer(Generic[C, D]):
             TooManyMembersError: the group has as many members as it can have.
             TooManyGroupsError: the group is new, and its namespace has as many as it can have.
             DamagedRecordError: the next message of a partition fails its checksum.
-            WrongStateError: the consumer is closed or was made before a fork, or the transaction
-                of a batch has not ended.
+            WrongStateError: the consumer is closed or was made before a fork; or with
+                `exactly_once` the batch before had no `transaction`, or it has not ended.
         """
         return await self._poll(seconds_of(wait, what="wait"))
 

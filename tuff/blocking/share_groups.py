@@ -58,8 +58,9 @@ class ShareConsumer:
                 with `on_outage="wait"` not before the end of `wait`. Another poll tries again.
             GroupExistsError: the group has another order, or other tags.
             TooManyGroupsError: the group is new, and the topic has as many as it can have.
-            WrongStateError: the consumer is closed or was made before a fork, or a transaction of
-                a message has not ended.
+            WrongStateError: the consumer is closed or was made before a fork; or with
+                `exactly_once` no message of the batch before had a `transaction` or a `nack`, or
+                such a transaction has not ended.
         """
         return self._poll(seconds_of(wait, what="wait"))
 

@@ -11,10 +11,12 @@ from tests.table.conftest import OpenTable
 from tests.table.service_model import Service
 from tests.table.transactions import fill, read, transaction
 from tuff.errors import WrongStateError
+from tuff.exactly_once_subscriber import TablePositions
 from tuff.protocol.errors import (
     RequestTooLargeError,
     StorageUnavailableError,
 )
+from tuff.protocol.ids import FIRST_ID, TopicId
 from tuff.protocol.transaction import TransactionType, VisibilityLevel
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.row_format import Version
@@ -51,6 +53,20 @@ def test_a_scan_returns_any_keys_in_order_without_its_stop(
         assert list(table.scan()) == [(key, b"v" + key) for key in keys]
         assert [key for key, _ in table.scan(b"a", b"ab")] == [b"a", b"a\x00", b"a\x00b"]
         assert list(table.scan(b"b", b"a")) == []
+
+
+def test_a_scan_leaves_out_the_rows_of_tuff(service: Service, table: VersionedTable) -> None:
+    """The positions of a subscriber were among the rows of the program."""
+    partition = TopicId("shop", "orders").partition(0)
+    with transaction(service, table):
+        TablePositions(table, "sales").save(partition, FIRST_ID, None)
+        table.put(b"\x00tuff", b"a row of the program")
+        assert list(table.scan()) == [(b"\x00tuff", b"a row of the program")]
+
+    with transaction(service, table):
+        assert list(table.scan(b"\x00", b"\x01")) == [(b"\x00tuff", b"a row of the program")]
+        (row,) = table.scan(b"\x00tuff:", b"\x00tuff;")
+        assert row[1] == FIRST_ID.to_bytes()
 
 
 def test_a_transaction_reads_only_its_own_uncommitted_writes(

@@ -26,6 +26,8 @@ from tuff.tables.open_transactions import (
 if TYPE_CHECKING:
     from tuff.blocking.client import Client
 
+OWN_KEYS = b"\x00tuff:"  # the beginning of the keys of Tuff's own rows, as of `TablePositions`
+
 
 class VersionStore(Protocol):
     """The stored versions of a table, in LevelDB or HBase. Any thread may call.
@@ -161,6 +163,8 @@ class VersionedTable:
         """Every row with `start <= key < stop`, in key order, read lazily; None: no bound.
 
         It includes the transaction's own writes as of the moment of the call, and no later ones.
+        Rows of Tuff, as those of `tuff.TablePositions`, have keys that begin with `\\x00tuff:`. It
+        leaves them out, unless `start` begins so, too.
 
         Raises:
             WrongStateError: there is no current transaction, or it ended meanwhile.
@@ -174,7 +178,7 @@ class VersionedTable:
             transaction = self._transactions.require_open(work).transaction
             own = work.found_between(first, last)
             stored = self._store.visible(transaction, first, last)
-            rows = self._merged(work, own, stored)
+            rows = self._merged(work, own, stored, shows_own=first.startswith(OWN_KEYS))
             work.scans.add(rows)
         return rows
 
@@ -347,7 +351,7 @@ class VersionedTable:
         return key
 
     def _merged(
-        self, work: Work, own: list[VersionedValue], stored: VersionedValues
+        self, work: Work, own: list[VersionedValue], stored: VersionedValues, *, shows_own: bool
     ) -> Generator[tuple[bytes, bytes], None, None]:
         with closing(stored):
             ordered = merge(own, stored, key=lambda one: (one[0].key, -one[0].pointer))
@@ -355,5 +359,5 @@ class VersionedTable:
                 self._transactions.require_open(work)
                 # Of equal versions, the transaction's own write comes first, since it is newer.
                 _, value = next(found)
-                if value is not None:
+                if value is not None and (shows_own or not key.startswith(OWN_KEYS)):
                     yield key, value

@@ -107,7 +107,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "        if activity.write_count or activity.parked:\n",
         "        if activity.write_count:\n",
         (
-            "tests/tx/test_writes_and_claims.py::test_what_is_parked_goes_on_in_its_order_when_the_end_is_over",
+            "tests/tx/test_claims_and_waits.py::test_what_is_parked_goes_on_in_its_order_when_the_end_is_over",
         ),
     ),
     # What the transaction files say of each other, and of the messages

@@ -178,7 +178,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        return self.kind == MESSAGE_ROWS and not _is_of_group(self.topic)\n",
         "        return self.kind == MESSAGE_ROWS\n",
         (
-            "tests/messaging/test_pointer_index.py::test_what_holds_no_reader_back_does_not_count_for_max_block",
+            "tests/messaging/test_rows_by_transaction.py::test_what_holds_no_reader_back_does_not_count_for_max_block",
         ),
     ),
     Mutant(
@@ -261,7 +261,9 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "process/admission_and_dispatch.py",
         "        if index < last.get(client, 0):\n",
         "        if index < 0:\n",
-        ("tests/process/test_dispatch.py::test_the_calls_of_a_connection_keep_their_order",),
+        (
+            "tests/process/test_admission_and_dispatch.py::test_the_calls_of_a_connection_keep_their_order",
+        ),
     ),
     Mutant(
         "a commit that is refused fails those that are written with it",

@@ -23,12 +23,12 @@ from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 
 from kernel.owner_floor import NO_FLOOR
-from metadata.owner_records import (
+from metadata.store_interface import BadVersionError, Expected, MetadataStore, Versioned
+from metadata.topic_owner_records import (
     OwnerInfo,
     OwnerRecords,
     TopicOwnerInfoExistsError,
 )
-from metadata.store_interface import BadVersionError, Expected, MetadataStore, Versioned
 from metadata.topic_records import OwnerRange, PersistenceInfo, TopicRecords
 from tuff.protocol.ids import Offset, TopicId
 

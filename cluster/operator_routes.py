@@ -16,8 +16,8 @@ from cluster.topic_claims import TopicClaims
 from kernel.event_loop import InThread
 from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_object, read_query
 from metadata.member_records import ServerInfo
-from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.store_interface import MetadataError
+from metadata.topic_owner_records import OwnerInfo, OwnerRecords
 from metadata.topic_records import TopicRecords
 from tuff.protocol import operations
 from tuff.protocol.errors import (

@@ -28,7 +28,6 @@ from kernel.event_loop import FutureTask, InThread
 from kernel.owner_floor import NO_FLOOR, Floor
 from messaging.log.topics import topic_not_found
 from metadata.member_records import ServerInfo
-from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.placement import least_loaded, preferred, topics_to_release
 from metadata.store_interface import (
     BadVersionError,
@@ -38,6 +37,7 @@ from metadata.store_interface import (
     NoEntryError,
     Versioned,
 )
+from metadata.topic_owner_records import OwnerInfo, OwnerRecords
 from metadata.topic_records import (
     OwnerRange,
     PersistenceInfo,

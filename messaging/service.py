@@ -41,7 +41,7 @@ from messaging.settings import GroupSettings, MessagingSettings
 from messaging.topic_changes import TopicChanges
 from messaging.topic_overview import TopicOverview
 from messaging.transactions_interface import TransactionView
-from messaging.write.delayed import DelayedMessages
+from messaging.write.delayed_messages import DelayedMessages
 from messaging.write.publish import Publisher
 from messaging.write.transaction_rows import TransactionRows
 from messaging.write.write_batch import WriteBatch

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from metadata import member_records, owner_records, topic_records
+from metadata import member_records, topic_owner_records, topic_records
 from metadata.json_values import Fields, decoded, encoded, read_value
 from metadata.store_interface import (
     DamagedEntryError,
@@ -29,8 +29,8 @@ KEY: Key = ("layout",)
 
 # The managers of this version of the software, by the kind of their keys.
 MANAGERS: Mapping[str, int] = {
-    owner_records.KIND: owner_records.FORMAT,
-    owner_records.RELEASED_KIND: owner_records.FORMAT,
+    topic_owner_records.KIND: topic_owner_records.FORMAT,
+    topic_owner_records.RELEASED_KIND: topic_owner_records.FORMAT,
     topic_records.KIND: topic_records.FORMAT,
     "servers": member_records.FORMAT,
 }

@@ -16,7 +16,6 @@ from typing import TypeVar
 from kernel.owner_floor import Floor
 from metadata.json_values import Fields, decoded, encoded, read_value
 from metadata.keys import encode_key
-from metadata.owner_records import floor_members, floor_of
 from metadata.server_ids import check_server_id
 from metadata.store_interface import (
     BadVersionError,
@@ -32,6 +31,7 @@ from metadata.store_interface import (
     Session,
     SessionLostError,
 )
+from metadata.topic_owner_records import floor_members, floor_of
 
 T = TypeVar("T")
 

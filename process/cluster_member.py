@@ -37,8 +37,8 @@ from messaging.engines.hbase.journal import Member
 from messaging.service import MessagingService
 from messaging.topic_handover import TopicHandover
 from metadata.member_records import ServerInfo
-from metadata.owner_records import OwnerRecords
 from metadata.store_interface import MetadataError, MetadataStore
+from metadata.topic_owner_records import OwnerRecords
 from metadata.topic_records import TopicRecords
 from process import cluster_metrics
 from process.cluster_transactions import ClusterTransactions

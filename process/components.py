@@ -22,6 +22,7 @@ from messaging.service import MessagingService
 from messaging.write.write_queue import WriteQueue
 from metadata.store_interface import MetadataError
 from process import backup_stream, health, metrics, session_connection
+from process.access_and_tls import Security
 from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts
 from process.audit_topic import AuditTopic
@@ -39,7 +40,6 @@ from process.routes import (
     routes_of_transactions,
 )
 from process.runtime import Runtime
-from process.security import Security
 from process.settings import Settings, SettingsError, changed
 from tuff.protocol.errors import (
     TopicExistsError,

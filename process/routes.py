@@ -20,7 +20,7 @@ from messaging.read import (
 )
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
-from messaging.write import delayed, publish
+from messaging.write import delayed_messages, publish
 from process import metrics, session_connection, settings_reply
 from process.access_guard import AccessGuard
 from process.settings import Settings
@@ -49,7 +49,7 @@ def message_routes(messaging: MessagingService, access: AccessGuard | None) -> l
         *disk_use.routes(messaging.disk_use),
         *topic_changes.routes(messaging.topics),
         *holds_and_positions.routes(messaging.holds_and_positions),
-        *delayed.routes(messaging.delayed),
+        *delayed_messages.routes(messaging.delayed),
         *group_routes.routes(messaging.groups, *may_read),
         *share_routes.routes(messaging.share_groups),
     ]

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernel.event_loop import InBackground, Spawn
+from process.access_and_tls import Threads
 from process.clock import SteadyClock
-from process.security import Threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

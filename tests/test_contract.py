@@ -22,7 +22,7 @@ from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
 from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
-from messaging.write.delayed import routes as delayed_routes
+from messaging.write.delayed_messages import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
 from process import backup_stream, health, session_connection, settings_reply
 from process.openapi import address

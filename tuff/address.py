@@ -14,7 +14,7 @@ from tuff.errors import (
     ServerNotTrustedError,
     ServerUnreachableError,
 )
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.media_types import MediaType
 from tuff.requests_and_responses import Request, Response, of_type

@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from tuff import read_calls, transaction_calls
 from tuff.errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
-from tuff.flows_and_retries import (
+from tuff.flows_and_repeated_calls import (
     Backoff,
     Call,
     Flow,

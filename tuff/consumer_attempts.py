@@ -15,12 +15,12 @@ from tuff.dead_letters import (
     retry_topic_of,
 )
 from tuff.errors import NotADeadLetterError
-from tuff.failed_messages import Failure, Letters, failure_of
-from tuff.flows_and_retries import Flow
+from tuff.flows_and_repeated_calls import Flow
 from tuff.group_calls import GroupId, LostBeginning
 from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
+from tuff.retry_or_dead_letter import Failure, Letters, failure_of
 
 DEATHS_ALONE_COUNT = 500  # messages; a batch has no more by default
 LETTERS_COUNT_MAX = 50  # read at once from a retry topic, whose letters are of several groups

@@ -7,7 +7,7 @@ from typing import Literal, overload
 from uuid import uuid4  # noqa: TID251 - a member chooses its own id
 
 from tuff.dead_letters import DeadLetter, dead_letter_topic_of, retry_topic_of
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.group_calls import GroupId
 from tuff.protocol.group_preferences import GroupPreferences
 from tuff.protocol.ids import MessageId, PartitionId, TopicId, TopicLike, topic_of

@@ -1,7 +1,7 @@
 """Messages that wait until they are due, over all partitions of a topic (protocol §3.10)."""
 
 from tuff import topic_calls
-from tuff.flows_and_retries import Flow, Retries
+from tuff.flows_and_repeated_calls import Flow, Retries
 from tuff.protocol.errors import DelayedNotFoundError, PartitionRequiredError
 from tuff.protocol.ids import PartitionId, TopicLike, topic_of
 from tuff.replies import DelayedMessage

@@ -21,8 +21,7 @@ from tuff import read_calls, topic_calls
 from tuff.commit_protocol import RENEW_S, Opened, during, renewed
 from tuff.dead_letters import DeadLetter, cause_of, dead_letter_topic_of
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.failed_messages import Failures, Letters, check_signature, given_up
-from tuff.flows_and_retries import (
+from tuff.flows_and_repeated_calls import (
     Backoff,
     Call,
     Flow,
@@ -50,6 +49,7 @@ from tuff.protocol.transaction import InvalidReason
 from tuff.read_calls import LATEST, PollQuestion
 from tuff.replies import Poll
 from tuff.requests_and_responses import number_of
+from tuff.retry_or_dead_letter import Failures, Letters, check_signature, given_up
 from tuff.server_outages import Outages
 from tuff.stop_signals import Stop, StoppedError
 from tuff.tracing import processing

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypedDict, TypeVar
 
-from tuff.flows_and_retries import Call, call
+from tuff.flows_and_repeated_calls import Call, call
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.group_preferences import (

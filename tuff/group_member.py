@@ -25,8 +25,7 @@ from tuff.consumer_options import Batch, BatchEnd, Callback, ConsumerPlan, Deliv
 from tuff.dead_letters import Cause
 from tuff.errors import OutcomeUnknownError, WrongStateError
 from tuff.exactly_once_subscriber import is_unrelated_to_messages
-from tuff.failed_messages import Failure, Failures, Letters, Open, given_up
-from tuff.flows_and_retries import Call, Flow, Hook, Pause, ask, is_passing, paused, unless
+from tuff.flows_and_repeated_calls import Call, Flow, Hook, Pause, ask, is_passing, paused, unless
 from tuff.group_calls import MemberView
 from tuff.protocol.errors import (
     FencedMemberEpochError,
@@ -44,6 +43,7 @@ from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId, TopicId
 from tuff.protocol.requests import Message
 from tuff.read_calls import EARLIEST, PollQuestion
 from tuff.replies import Poll
+from tuff.retry_or_dead_letter import Failure, Failures, Letters, Open, given_up
 from tuff.server_outages import Outages
 from tuff.stop_signals import Stop
 

@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.optional_packages import Extra
 from tuff.protocol import operations
 from tuff.protocol.attributes import HEADERS_COUNT_MAX, NO_ATTRIBUTES, checked_attributes

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from weakref import ref
 
 from tuff.errors import OutsideTransactionWarning
-from tuff.flows_and_retries import Call, Flow, Retries
+from tuff.flows_and_repeated_calls import Call, Flow, Retries
 from tuff.protocol import operations
 from tuff.protocol.attributes import Attributes, checked_attributes, stored_size
 from tuff.protocol.avro import encode_publish_request, encode_publish_request_2

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import publish_calls
 from tuff.errors import BufferFullError, ConnectionLostError
-from tuff.flows_and_retries import Flow, Retries
+from tuff.flows_and_repeated_calls import Flow, Retries
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Ack

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tuff.flows_and_retries import Call, Flow, Retries, call
+from tuff.flows_and_repeated_calls import Call, Flow, Retries, call
 from tuff.optional_packages import Extra
 from tuff.protocol import operations
 from tuff.protocol.attributes import NO_ATTRIBUTES

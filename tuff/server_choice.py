@@ -8,7 +8,7 @@ send later calls about the same subject there directly.
 from collections.abc import Sequence
 
 from tuff.errors import ConnectionLostError
-from tuff.flows_and_retries import is_passing
+from tuff.flows_and_repeated_calls import is_passing
 from tuff.protocol.errors import (
     OwnershipMovingError,
     ShuttingDownError,

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from tuff.flows_and_retries import (
+from tuff.flows_and_repeated_calls import (
     RETRY_AFTER_S_MAX,
     RETRY_FIRST_S,
     RETRY_S_MAX,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from tuff.flows_and_retries import Call, call
+from tuff.flows_and_repeated_calls import Call, call
 from tuff.protocol import operations
 from tuff.protocol.attributes import NO_ATTRIBUTES
 from tuff.protocol.ids import (

@@ -34,7 +34,25 @@ from tuff.dead_letters import (
 )
 from tuff.errors import OutcomeUnknownError, WrongStateError
 from tuff.exactly_once_subscriber import is_out_of_time, is_unrelated_to_messages
-from tuff.failed_messages import (
+from tuff.flows_and_repeated_calls import (
+    Call,
+    Flow,
+    Hook,
+    Pause,
+    ask,
+    hook,
+    is_passing,
+    paused,
+    unless,
+)
+from tuff.protocol.errors import GroupExistsError, GroupNotFoundError, LeaseLostError, TuffError
+from tuff.protocol.group_preferences import RetryPolicy
+from tuff.protocol.ids import MessageId
+from tuff.protocol.leases import AttemptReport, LeaseAction
+from tuff.protocol.requests import Message
+from tuff.read_calls import Start
+from tuff.requests_and_responses import number_of, of_type
+from tuff.retry_or_dead_letter import (
     Failure,
     Failures,
     Letters,
@@ -43,14 +61,6 @@ from tuff.failed_messages import (
     failure_of,
     given_up,
 )
-from tuff.flows_and_retries import Call, Flow, Hook, Pause, ask, hook, is_passing, paused, unless
-from tuff.protocol.errors import GroupExistsError, GroupNotFoundError, LeaseLostError, TuffError
-from tuff.protocol.group_preferences import RetryPolicy
-from tuff.protocol.ids import MessageId
-from tuff.protocol.leases import AttemptReport, LeaseAction
-from tuff.protocol.requests import Message
-from tuff.read_calls import Start
-from tuff.requests_and_responses import number_of, of_type
 from tuff.server_outages import Outages
 from tuff.share_calls import (
     ACKNOWLEDGED_COUNT_MAX,

@@ -13,7 +13,7 @@ from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from tuff import read_calls, topic_calls
-from tuff.flows_and_retries import Flow, ask
+from tuff.flows_and_repeated_calls import Flow, ask
 from tuff.protocol.errors import PartitionRequiredError, TopicNotFoundError
 from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId
 from tuff.protocol.requests import Message

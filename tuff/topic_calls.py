@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Literal
 
-from tuff.flows_and_retries import Call, call
+from tuff.flows_and_repeated_calls import Call, call
 from tuff.protocol import operations
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicLike, check_name, names_of, topic_of

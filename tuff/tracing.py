@@ -8,7 +8,7 @@ from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Message
 
 if TYPE_CHECKING:
-    from tuff.flows_and_retries import Call
+    from tuff.flows_and_repeated_calls import Call
     from tuff.publish_calls import Checked
 
 

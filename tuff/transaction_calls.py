@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from tuff.flows_and_retries import Call, call
+from tuff.flows_and_repeated_calls import Call, call
 from tuff.protocol import operations
 from tuff.protocol.json_bodies import (
     array_from_json,

@@ -16,7 +16,7 @@ import click
 
 from tuff.address import addresses_of
 from tuff.blocking.transport import transport_of
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.launch import EXIT_USAGE, Row, ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
 from tuff.protocol.operations import TAKE_BACKUP

@@ -12,7 +12,7 @@ import click
 
 from tuff.blocking.client import Client
 from tuff.errors import ConnectionLostError
-from tuff.flows_and_retries import is_passing
+from tuff.flows_and_repeated_calls import is_passing
 from tuff.protocol.errors import TuffError, UnavailableError
 from tuff.protocol.values import Member
 from tuff.replies import OpenTransaction

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tx.claims_and_waits import UnderWay
 from tx.messaging_interface import MessageRows
 from tx.outcomes import EndedState, lost_outcome
-from tx.snapshot_view import ViewChange
+from tx.reader_snapshots import ViewChange
 from tx.state import TransactionState
 
 Rollback = tuple[int, Sequence[int]]  # a transaction, and its pointers

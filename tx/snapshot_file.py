@@ -17,7 +17,7 @@ from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.transaction import Transaction, TransactionType
 from tuff_storage.disk.files import write_file
 from tuff_storage.disk.records import Damage, pack_frame, read_frames
-from tx.changed_keys import CommittedChanges
+from tx.conflicts import CommittedChanges
 from tx.consistency import inconsistency
 from tx.file_headers import (
     DOUBT_VERSION,
@@ -61,7 +61,7 @@ from tx.log_records import (
     tuple_of,
 )
 from tx.outcomes import STATE, OpenTransaction, PackedOutcomes, Preparation, packed_outcomes
-from tx.snapshot_view import View, ViewChange, with_all
+from tx.reader_snapshots import View, ViewChange, with_all
 from tx.state import Sink, StateImage
 
 RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and the overhead small

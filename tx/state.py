@@ -14,7 +14,7 @@ from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
-from tx.changed_keys import (
+from tx.conflicts import (
     CommittedChanges,
     Committers,
     PreparedTransactions,
@@ -52,7 +52,7 @@ from tx.outcomes import (
     Preparation,
     lost_outcome,
 )
-from tx.snapshot_view import View, ViewChange, with_all
+from tx.reader_snapshots import View, ViewChange, with_all
 from tx.transaction_owners import TransactionPrincipals
 
 FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is rarely older than one run

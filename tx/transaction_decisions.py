@@ -16,8 +16,8 @@ from tuff.protocol.errors import (
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.values import value
 from tx.calls import Commit
-from tx.changed_keys import Committers, conflict_error
 from tx.claims_and_waits import UnderWay
+from tx.conflicts import Committers, conflict_error
 from tx.log_records import Aborted, Committing, Conflict, Invalidated, InvalidReason, Refused
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error
 from tx.settings import TransactionSettings

@@ -14,11 +14,11 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
-from tx.changed_keys import conflict_error
 from tx.claims_and_waits import Recall, UnderWay
+from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error, status_of
-from tx.snapshot_view import View
+from tx.reader_snapshots import View
 from tx.transaction_owners import require_writer
 
 

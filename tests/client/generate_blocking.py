@@ -32,7 +32,7 @@ PATTERNS = (
     (r"\bawait ", ""),
     (r"\bAsync([A-Z]\w*)", r"\1"),
     (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
-    (r"\btuff\.aio\.driver\b", "tuff.flows_and_retries"),
+    (r"\btuff\.aio\.driver\b", "tuff.flows_and_repeated_calls"),
     (r"\btuff\.aio\b", "tuff.blocking"),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"  # noq[a]: ASYNC109 - .*", ""),

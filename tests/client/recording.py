@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from messaging.model.avro_bodies import decode_publish_request
 from tuff.blocking.client import Client
 from tuff.commit_protocol import RENEW_S
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.participant import AsyncTransactionAware, TransactionAware
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction

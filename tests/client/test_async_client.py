@@ -13,7 +13,7 @@ import tuff
 from tests.client.recording import AsyncParticipant, PlayedService, Record
 from tests.http.process import ServerProcess, serve
 from tuff.aio.transport import AsyncTransport
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 
 T = TypeVar("T")
 

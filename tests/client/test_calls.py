@@ -9,7 +9,7 @@ import pytest
 
 from messaging.model.avro_bodies import decode_publish_request, encode_columns_2
 from tuff import publish_calls, read_calls, topic_calls, transaction_calls
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.protocol.errors import (
     InternalError,
     InvalidNameError,

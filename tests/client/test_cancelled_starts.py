@@ -11,7 +11,7 @@ from tests.client.proxy import losing
 from tests.client.recording import AsyncParticipant, Record
 from tests.http.process import ServerProcess
 from tuff import transaction_calls
-from tuff.flows_and_retries import Call, Flow, Pause, Retries, Step, Unless, unless
+from tuff.flows_and_repeated_calls import Call, Flow, Pause, Retries, Step, Unless, unless
 from tuff.stop_signals import Stop, StoppedError
 
 TURN_COUNT = 60  # of the event loop; the reply to a start comes after some twenty

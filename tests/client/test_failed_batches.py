@@ -11,7 +11,7 @@ import pytest
 import tuff
 from tests.client.recording import replace_pauses
 from tuff import topic_calls
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 
 MIB = 1 << 20
 

@@ -8,7 +8,11 @@ import pytest
 import tuff
 from tuff.dead_letters import DeadLetter
 from tuff.errors import OutcomeUnknownError
-from tuff.failed_messages import (
+from tuff.flows_and_repeated_calls import Flow, Hook, Pause, Unless
+from tuff.protocol.group_preferences import RetryPolicy
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Message
+from tuff.retry_or_dead_letter import (
     ROW_COUNT,
     Attempt,
     Failure,
@@ -17,10 +21,6 @@ from tuff.failed_messages import (
     failure_of,
     given_up,
 )
-from tuff.flows_and_retries import Flow, Hook, Pause, Unless
-from tuff.protocol.group_preferences import RetryPolicy
-from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import Message
 
 TOPIC = TopicId("shop", "orders")
 QUICK = RetryPolicy(delays=(0,))

@@ -11,7 +11,7 @@ from tuff.commit_protocol import CommitProtocol, Opened
 from tuff.consumer_options import Batch, ConsumerPlan, DeliveryModeLike, mode_of, topics_of
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.errors import ConnectionLostError, WrongStateError
-from tuff.flows_and_retries import Call, Flow, Hook, Pause, Retries, Unless
+from tuff.flows_and_repeated_calls import Call, Flow, Hook, Pause, Retries, Unless
 from tuff.group_calls import CommittedOffsets, MemberView
 from tuff.group_member import ConsumerFlows
 from tuff.protocol.errors import (

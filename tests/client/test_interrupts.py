@@ -16,7 +16,7 @@ import pytest
 import tuff
 from tests.client.recording import Participant, PlayedService, Record
 from tests.http.process import ServerProcess
-from tuff import flows_and_retries
+from tuff import flows_and_repeated_calls
 from tuff.commit_protocol import CommitProtocol
 from tuff.errors import ConnectionLostError
 from tuff.protocol.errors import TransactionCommittedError, TransactionConflictError
@@ -26,7 +26,9 @@ ENDING = ("_finish", "_write", "_commit")  # what runs until the commit's answer
 
 
 def is_of_the_driver(code: CodeType) -> bool:
-    return code.co_filename == flows_and_retries.__file__ and code.co_qualname.startswith("Driver.")
+    return code.co_filename == flows_and_repeated_calls.__file__ and code.co_qualname.startswith(
+        "Driver."
+    )
 
 
 def is_of_the_ending(code: CodeType) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from tuff import publish_calls, read_calls, topic_calls, transaction_calls
 from tuff.errors import ClientClosedError, ConnectionLostError
-from tuff.flows_and_retries import Call, Flow, Numbers, Pause, Retries, Step
+from tuff.flows_and_repeated_calls import Call, Flow, Numbers, Pause, Retries, Step
 from tuff.protocol.errors import (
     BadRequestError,
     ForbiddenError,

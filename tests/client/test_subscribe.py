@@ -13,7 +13,7 @@ import pytest
 import tuff
 from tests.client.proxy import Losses, losing
 from tests.http.process import ServerProcess, serve
-from tuff.flows_and_retries import Pause, unless
+from tuff.flows_and_repeated_calls import Pause, unless
 from tuff.read_calls import PollQuestion
 from tuff.server_outages import Outages
 from tuff.stop_signals import Stop

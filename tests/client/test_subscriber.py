@@ -15,7 +15,7 @@ import tuff
 from tests.client.proxy import losing
 from tests.client.recording import PlayedService, Record, replace_pauses
 from tests.http.process import ServerProcess
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.requests_and_responses import Response
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from tests.client.test_subscriber import Quiet
 from tests.http.process import ServerProcess
 from tuff.address import addresses_of
 from tuff.blocking.transport import transport_of
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.replies import Poll
 from tuff.stop_signals import Stop
 from tuff.subscriptions import Merge

@@ -14,7 +14,7 @@ import pytest
 import tuff
 from tuff.address import Address
 from tuff.blocking.transport import transport_of
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.protocol.errors import InternalError
 from tuff.protocol.operations import START_TRANSACTION, TAKE_BACKUP
 from tuff.requests_and_responses import Request

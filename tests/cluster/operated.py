@@ -18,8 +18,8 @@ from cluster.topic_claims import TopicClaims
 from kernel.event_loop import Arrivals
 from kernel.owner_floor import NO_FLOOR, Floor
 from kernel.requests_and_replies import Reply, Request, Route, json_reply
-from metadata.owner_records import OwnerRecords
 from metadata.store_interface import MetadataStore
+from metadata.topic_owner_records import OwnerRecords
 from metadata.topic_records import TopicRecords
 from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts

@@ -11,7 +11,6 @@ from cluster.membership import Membership
 from cluster.topic_claims import TopicClaims
 from kernel.owner_floor import Floor
 from messaging.read.poll import Poll
-from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.store_interface import (
     Condition,
     Key,
@@ -20,6 +19,7 @@ from metadata.store_interface import (
     Session,
     Versioned,
 )
+from metadata.topic_owner_records import OwnerInfo, OwnerRecords
 from metadata.topic_records import PersistenceInfo, TopicRecords
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member

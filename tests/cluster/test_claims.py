@@ -16,8 +16,8 @@ from cluster.membership import Membership
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import FutureTask
 from kernel.owner_floor import Floor
-from metadata.owner_records import OwnerRecords
 from metadata.store_interface import Key, MetadataStore, Versioned
+from metadata.topic_owner_records import OwnerRecords
 from metadata.topic_records import TopicRecords
 from tests.metadata.memory_store import MemoryMetadataStore
 from tuff.protocol.errors import TuffError

@@ -34,7 +34,7 @@ import tuff
 from tests.faults.pauses import suspended
 from tests.http.client import until
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, serve
-from tuff import failed_messages
+from tuff import retry_or_dead_letter
 from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import dead_letter_topic_of, retry_topic_of
 
@@ -138,7 +138,7 @@ def _repeated_too_much(run: Run, repeated: Mapping[int, Sequence[Done]]) -> list
 def work(url: str, name: str, mode: DeliveryMode) -> None:
     """A member, until it is killed."""
     # At the end all that is left fails, in a row, which is no reason to wait here.
-    failed_messages.PAUSE_FIRST_S = failed_messages.PAUSE_S_MAX = PAUSE_S
+    retry_or_dead_letter.PAUSE_FIRST_S = retry_or_dead_letter.PAUSE_S_MAX = PAUSE_S
     number_of_batch = 0
 
     def outputs(batch: tuff.Batch) -> list[str]:

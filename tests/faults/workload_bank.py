@@ -22,7 +22,7 @@ from traceback import print_exc
 import tuff
 from tuff.address import TransportName
 from tuff.errors import OutcomeUnknownError
-from tuff.flows_and_retries import is_passing
+from tuff.flows_and_repeated_calls import is_passing
 
 ACCOUNT_COUNT = 100
 FIRST_BALANCE = 1_000

@@ -29,15 +29,15 @@ from tuff.protocol.ids import Offset
 from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
-from tx.changed_keys import CommittedChanges
+from tx.conflicts import CommittedChanges
 from tx.file_headers import FileHeader, FileKind, pack_header
 from tx.log_records import Conflict, InvalidReason, PointerRange
 from tx.mixed_backups import RecordedFiles
 from tx.outcomes import EndedState, OpenTransaction, Outcome, PackedOutcomes
+from tx.reader_snapshots import View, ViewChange
 from tx.recovery import Recovered, recover
 from tx.snapshot_file import pack_snapshot
 from tx.snapshot_file import read_snapshot as server_read_snapshot
-from tx.snapshot_view import View, ViewChange
 from tx.state import StateImage, fresh_image
 from tx.wal import pack_proof
 

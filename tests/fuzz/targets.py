@@ -55,7 +55,7 @@ from process.backup_format import unpack_rows
 from process.request_parser import read_target
 from process.session_requests import call_of, request_of
 from tuff import read_calls, transaction_calls
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.protocol import avro, json_bodies
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, TuffError

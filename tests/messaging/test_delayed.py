@@ -12,8 +12,8 @@ from messaging.log.delayed_due_times import Due, DueTimes
 from messaging.model.row_format import DELAYED, INDEX, MESSAGES, prefix_of, topic_key
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.write import delayed as delayed_messages
-from messaging.write.delayed import ENTERED_COUNT_MAX, RETRY_MS
+from messaging.write import delayed_messages
+from messaging.write.delayed_messages import ENTERED_COUNT_MAX, RETRY_MS
 from messaging.write.publish import Published
 from tests.messaging.world import (
     AUDIT,

@@ -772,7 +772,7 @@ async def test_a_cancellation_that_waits_while_its_topic_moves_is_refused(
     await later(a, b"late", delay_ms=1_000)
     (found,) = await a.service.delayed.listed(AUDIT, count_max=1)
     with monkeypatch.context() as as_many_looks_as_may_be:
-        as_many_looks_as_may_be.setattr("messaging.write.delayed.LOOKS_COUNT_MAX", 0)
+        as_many_looks_as_may_be.setattr("messaging.write.delayed_messages.LOOKS_COUNT_MAX", 0)
         cancelled = await settle_down(a.service.delayed.cancel(AUDIT, found.id))
         await a.pass_on(AUDIT, b)
 

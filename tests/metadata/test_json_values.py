@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from metadata import layout, member_records, owner_records, topic_records
+from metadata import layout, member_records, topic_owner_records, topic_records
 from metadata.json_values import Fields, decoded, encoded
 from metadata.store_interface import DamagedEntryError, Key
 
@@ -28,7 +28,7 @@ STORED: dict[str, tuple[Decode, dict[str, object]]] = {
     "fence": (member_records._fenced, {"incarnation": 1, **FLOOR}),
     "incarnation": (member_records._incarnation, {"incarnation": 1}),
     "server": (member_records._server, SERVER),
-    "owner": (owner_records._decoded, {"server_id": "s1", "incarnation": 1, **FLOOR}),
+    "owner": (topic_owner_records._decoded, {"server_id": "s1", "incarnation": 1, **FLOOR}),
     "persistence": (
         topic_records._decoded,
         {"generation": 1, "ranges": [RANGE, RANGE | {"epoch": 2}]},

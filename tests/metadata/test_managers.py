@@ -7,12 +7,6 @@ from typing import Any
 import pytest
 
 from kernel.owner_floor import Floor
-from metadata.owner_records import (
-    NoTopicOwnerInfoError,
-    OwnerInfo,
-    OwnerRecords,
-    TopicOwnerInfoExistsError,
-)
 from metadata.store_interface import (
     BadVersionError,
     Condition,
@@ -21,6 +15,12 @@ from metadata.store_interface import (
     MetadataStore,
     NoEntryError,
     Versioned,
+)
+from metadata.topic_owner_records import (
+    NoTopicOwnerInfoError,
+    OwnerInfo,
+    OwnerRecords,
+    TopicOwnerInfoExistsError,
 )
 from metadata.topic_records import (
     NoTopicPersistenceInfoError,

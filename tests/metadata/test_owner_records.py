@@ -3,7 +3,6 @@
 import pytest
 
 from kernel.owner_floor import Floor
-from metadata.owner_records import OwnerInfo, OwnerRecords
 from metadata.store_interface import (
     Condition,
     DamagedEntryError,
@@ -13,6 +12,7 @@ from metadata.store_interface import (
     MetadataUnavailableError,
     Versioned,
 )
+from metadata.topic_owner_records import OwnerInfo, OwnerRecords
 from tuff.protocol.ids import Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")

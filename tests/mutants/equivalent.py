@@ -75,13 +75,13 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._next = self._stop = 1",
     ): "a block is empty where both are the same, and nothing of an empty one is told",
     (
-        "tx/changed_keys.py",
+        "tx/conflicts.py",
         "Committers.conflict",
         "if self._last.keys().isdisjoint(changes):\nreturn None",
         "pass",
     ): "without the short way the list of conflicts is empty",
     (
-        "tx/changed_keys.py",
+        "tx/conflicts.py",
         "Committers.conflict",
         "return None",
         "pass",
@@ -227,7 +227,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "new rows reset both before the next read, unless none is left; this only frees memory",
     (
-        "tx/snapshot_view.py",
+        "tx/reader_snapshots.py",
         "View.after",
         "if change.cleared:\ninvalid = invalid.without(change.cleared)",
         "invalid = invalid.without(change.cleared)",

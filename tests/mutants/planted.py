@@ -159,7 +159,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "conflicts are not checked",
-        "tx/changed_keys.py",
+        "tx/conflicts.py",
         "            and not transaction.is_visible(commit.transaction_id)\n",
         "            and False\n",
         (
@@ -305,7 +305,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an interrupted start is not withdrawn",
-        "tuff/flows_and_retries.py",
+        "tuff/flows_and_repeated_calls.py",
         "            if call.withdrawal is not None:\n",
         "            if False:\n",
         (
@@ -664,7 +664,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a publish with an unknown outcome is sent again",
-        "tuff/flows_and_retries.py",
+        "tuff/flows_and_repeated_calls.py",
         "    is_safe = error.retry_safe or request.is_repeatable\n",
         "    is_safe = True\n",
         (

@@ -13,7 +13,7 @@ _REPEATED = "tests/messaging/test_repeated_publishes.py"
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "what waits behind a cancelled delayed message is forgotten",
-        "messaging/write/delayed.py",
+        "messaging/write/delayed_messages.py",
         "        if row[0].due_ms > due.by_ms and row[0] not in cancelled:\n",
         "        if row[0].due_ms > due.by_ms:\n",
         (
@@ -720,7 +720,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a forked process numbers its publishes as its parent does",
-        "tuff/flows_and_retries.py",
+        "tuff/flows_and_repeated_calls.py",
         "        if os.getpid() != self._process_id:\n",
         "        if False:\n",
         ("tests/client/test_retries.py::test_a_forked_process_is_another_producer",),
@@ -734,7 +734,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a client says that publishes under way are answered",
-        "tuff/flows_and_retries.py",
+        "tuff/flows_and_repeated_calls.py",
         "self._lowest < self._next and self._lowest not in self._under_way:",
         "self._lowest < self._next:",
         (
@@ -743,7 +743,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a publish that the server has forgotten counts as not published",
-        "tuff/flows_and_retries.py",
+        "tuff/flows_and_repeated_calls.py",
         "        | RequestForgottenError\n",
         "",
         (

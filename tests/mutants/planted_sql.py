@@ -85,7 +85,7 @@ SQL_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a failed commit whose transaction is still open counts as committed",
-        "tuff/sql/transaction.py",
+        "tuff/sql/rows_and_messages.py",
         "        if answer is not Answer.COMMITTED:\n",
         "        if answer is None:\n",
         (
@@ -94,7 +94,7 @@ SQL_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a row that a resolver has settled and deleted counts as never committed",
-        "tuff/sql/transaction.py",
+        "tuff/sql/rows_and_messages.py",
         "            # A resolver settled it and deleted its row before this block asked.\n"
         "            return Answer.COMMITTED\n",
         "            return Answer.NEVER\n",

@@ -34,9 +34,9 @@ from tests.mutants.operators import Change, mutate, sites
 ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     *(f"tx/{name}.py" for name in (
-        "changed_keys", "claims_and_waits", "consistency", "deadlines_and_leases", "durable_state",
+        "claims_and_waits", "conflicts", "consistency", "deadlines_and_leases", "durable_state",
         "invalid_list", "mixed_backups", "pointer_reservation", "recovery",
-        "rows_of_ended_transactions", "service", "snapshot_view", "state", "state_machine",
+        "rows_of_ended_transactions", "service", "reader_snapshots", "state", "state_machine",
         "state_machine_runner", "transaction_decisions", "wal",
     )),
     *(f"messaging/{name}.py" for name in (

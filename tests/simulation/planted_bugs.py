@@ -306,7 +306,7 @@ BUGS = (
         "delayed-messages-enter-a-second-early",
         (
             Change(
-                "messaging/write/delayed.py",
+                "messaging/write/delayed_messages.py",
                 "if delayed_id.due_ms > now_ms or is_full",
                 "if delayed_id.due_ms > now_ms + 1_000 or is_full",
             ),

@@ -8,7 +8,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from tuff.errors import ConnectionLostError
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.protocol.transaction import Transaction
 from tuff.requests_and_responses import Response
 

@@ -10,7 +10,7 @@ from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
-from tx.changed_keys import CommittedChanges
+from tx.conflicts import CommittedChanges
 from tx.file_headers import DamagedFilesError, FileHeader, FileKind, pack_header, read_header
 from tx.log_records import (
     Aborted,

@@ -53,7 +53,7 @@ from tuff.exactly_once_subscriber import (
     SubscriberPlan,
     check_positions,
 )
-from tuff.flows_and_retries import Call, MakePublish, OnOutage, Retries
+from tuff.flows_and_repeated_calls import Call, MakePublish, OnOutage, Retries
 from tuff.group_member import ConsumerFlows
 from tuff.participant import AsyncPositions, AsyncTransactionAware
 from tuff.protocol.durations import Duration, seconds_of
@@ -87,7 +87,7 @@ from tuff.share_consumer import ShareConsumerFlows, SharePlan
 from tuff.sql.database import Decider, SqlDatabase, require_database
 from tuff.sql.positions import GroupPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
-from tuff.sql.transaction import SqlProtocol
+from tuff.sql.rows_and_messages import SqlProtocol
 from tuff.subscriptions import MergedSubscription, OnPoll, Starts, TopicSubscription
 from tuff.tls import TlsFiles
 from tuff.topic_calls import RowOrder

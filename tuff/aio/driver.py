@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from tuff.errors import WrongStateError
-from tuff.flows_and_retries import Call, Flow, Hook, Pause, Step, Unless, Use, run_hook
+from tuff.flows_and_repeated_calls import Call, Flow, Hook, Pause, Step, Unless, Use, run_hook
 from tuff.protocol.errors import TuffError
 from tuff.stop_signals import Stop, StoppedError
 from tuff.tracebacks import without_frames, without_own_frames

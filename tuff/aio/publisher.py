@@ -9,7 +9,7 @@ from types import TracebackType
 
 from tuff.aio.driver import AsyncDriver, other_loop
 from tuff.errors import ConnectionLostError, WrongStateError
-from tuff.flows_and_retries import Retries, require_own_process
+from tuff.flows_and_repeated_calls import Retries, require_own_process
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import TopicLike
 from tuff.protocol.requests import Ack

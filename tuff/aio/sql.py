@@ -12,7 +12,7 @@ from tuff.protocol.transaction import Transaction
 from tuff.publish_calls import Headers, Publishable, addition_of
 from tuff.replies import Published
 from tuff.sql.resolver import ResolverFlows, SqlSettled
-from tuff.sql.transaction import SqlProtocol
+from tuff.sql.rows_and_messages import SqlProtocol
 
 
 class AsyncSqlTransaction:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
 from tuff.exactly_once_subscriber import SubscriberFlows
-from tuff.flows_and_retries import Flow
+from tuff.flows_and_repeated_calls import Flow
 from tuff.stop_signals import Stop
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from tuff import topic_calls
 from tuff.delayed_of_topics import delete_delayed, list_delayed
-from tuff.flows_and_retries import Call, Flow, Retries
+from tuff.flows_and_repeated_calls import Call, Flow, Retries
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
 from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tuff.address import Address
 from tuff.errors import ClientClosedError, ServerUnreachableError, WrongStateError
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.optional_packages import Extra
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.session_frames import (

@@ -6,7 +6,7 @@ from datetime import datetime
 from types import TracebackType
 
 from tuff.commit_protocol import Block, CommitProtocol
-from tuff.flows_and_retries import Driver
+from tuff.flows_and_repeated_calls import Driver
 from tuff.participant import TransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.ids import MessageId, TopicLike

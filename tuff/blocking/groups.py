@@ -19,7 +19,7 @@ from tuff.consumer_options import Batch, DeliveryMode
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.dead_letters import cause_of
 from tuff.errors import OutcomeUnknownError, TuffError, WrongStateError
-from tuff.flows_and_retries import Driver, Heartbeats
+from tuff.flows_and_repeated_calls import Driver, Heartbeats
 from tuff.group_calls import GroupId, PreferenceChanges
 from tuff.group_member import ConsumerFlows
 from tuff.participant import TransactionAware

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tuff.address import Address
 from tuff.errors import ClientClosedError
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.requests_and_responses import Request, Response
 from tuff.stop_signals import Stop, wait_for
 

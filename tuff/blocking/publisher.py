@@ -13,7 +13,7 @@ from time import perf_counter
 from types import TracebackType
 
 from tuff.errors import ConnectionLostError, WrongStateError
-from tuff.flows_and_retries import Driver, Retries, require_own_process
+from tuff.flows_and_repeated_calls import Driver, Retries, require_own_process
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import TopicLike
 from tuff.protocol.requests import Ack

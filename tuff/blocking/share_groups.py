@@ -15,7 +15,7 @@ from tuff.blocking.topics import Send
 from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import cause_of
 from tuff.errors import WrongStateError
-from tuff.flows_and_retries import Driver, Heartbeats
+from tuff.flows_and_repeated_calls import Driver, Heartbeats
 from tuff.participant import TransactionAware
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.ids import TopicLike, topic_of

@@ -6,14 +6,14 @@ from datetime import datetime
 from types import TracebackType
 
 from tuff.blocking.context import begin_block, end_block
-from tuff.flows_and_retries import Driver, Heartbeats
+from tuff.flows_and_repeated_calls import Driver, Heartbeats
 from tuff.protocol.durations import Duration
 from tuff.protocol.ids import TopicLike
 from tuff.protocol.transaction import Transaction
 from tuff.publish_calls import Headers, Publishable, addition_of
 from tuff.replies import Published
 from tuff.sql.resolver import ResolverFlows, SqlSettled
-from tuff.sql.transaction import SqlProtocol
+from tuff.sql.rows_and_messages import SqlProtocol
 
 
 class SqlTransaction:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tuff.exactly_once_subscriber import SubscriberFlows
-from tuff.flows_and_retries import Driver, Flow, Heartbeats
+from tuff.flows_and_repeated_calls import Driver, Flow, Heartbeats
 from tuff.stop_signals import Stop
 
 T = TypeVar("T")

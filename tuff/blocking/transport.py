@@ -27,7 +27,7 @@ from weakref import WeakSet
 from tuff.address import Address
 from tuff.blocking.http import HttpConnections, bounded
 from tuff.errors import ClientClosedError, ServerUnreachableError
-from tuff.flows_and_retries import Call
+from tuff.flows_and_repeated_calls import Call
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.session_frames import (
     PATH,

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from tuff.errors import WrongStateError
-from tuff.flows_and_retries import Flow, hook
+from tuff.flows_and_repeated_calls import Flow, hook
 from tuff.sql import dialects
 from tuff.sql.dialects import Dialect, Fact
 

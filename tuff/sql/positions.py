@@ -12,7 +12,7 @@ from typing import Any
 
 from tuff.consumer_options import BatchEnd, ConsumerPlan
 from tuff.errors import WrongStateError
-from tuff.flows_and_retries import Flow, hook
+from tuff.flows_and_repeated_calls import Flow, hook
 from tuff.protocol.errors import PartitionNotAssignedError
 from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId
 from tuff.sql.database import Decider, SqlBlock, SqlConnection

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from tuff import transaction_calls
-from tuff.flows_and_retries import Flow, Pause, Retries, paused, unless
+from tuff.flows_and_repeated_calls import Flow, Pause, Retries, paused, unless
 from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionUnknownError,

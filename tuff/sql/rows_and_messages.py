@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from tuff import transaction_calls
 from tuff.commit_protocol import LEASE_S, in_block, is_in_group_transaction, rollback_only
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.flows_and_retries import Call, Flow, Retries, attempt, hook, note
+from tuff.flows_and_repeated_calls import Call, Flow, Retries, attempt, hook, note
 from tuff.protocol.errors import TransactionCommittedError, TuffError
 from tuff.protocol.transaction import Transaction
 from tuff.publish_calls import Addition, MessageBuffer, note_block

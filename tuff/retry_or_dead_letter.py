@@ -25,7 +25,7 @@ from tuff import topic_calls
 from tuff.commit_protocol import Block, Opened, during
 from tuff.dead_letters import DeadLetter, dead_letter_topic_of, retry_topic_of
 from tuff.errors import OutcomeUnknownError
-from tuff.flows_and_retries import Backoff, Call, Flow, Pause, Retries, paused, unless
+from tuff.flows_and_repeated_calls import Backoff, Call, Flow, Pause, Retries, paused, unless
 from tuff.protocol.errors import (
     ForbiddenError,
     RequestTooLargeError,

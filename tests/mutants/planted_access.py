@@ -219,8 +219,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a right on every topic includes the audit topic in a commit",
         "access/permission.py",
-        "    return principal.audit_topic is None and principal.may(right, namespace, EVERY)\n",
-        "    return principal.may(right, namespace, EVERY)\n",
+        "    return principal.audit_topic is None and principal.may(right, EVERY, EVERY)\n",
+        "    return principal.may(right, EVERY, EVERY)\n",
         (f"{_AUDIT}::test_nobody_changes_the_audit_topic",),
     ),
     Mutant(

@@ -10,6 +10,8 @@ NEWEST := build/newest
 HBASE := build/hbase
 OBSERVER := build/observer
 PYTEST_ARGS ?= -n 3 --dist loadfile
+# Two HBases beside each other: most tests wait for one half of their time.
+HBASE_ARGS ?= -n 2 --dist loadfile
 SEED ?= 1
 COUNT ?= 300
 
@@ -26,7 +28,8 @@ run: $(VENV)/.installed
 # Runs a real HBase on this machine: files in data/hbase, gateways on the ports that conf/distributed.toml
 # names. Ctrl-D stops it. Needs JDK 17; the first run also needs Maven.
 hbase: $(HBASE)/.installed
-	exec java @coprocessor/runtime/jvm.options -cp '$(HBASE)/lib/*' \
+	exec java -XX:SharedArchiveFile=$(CURDIR)/$(HBASE)/classes.jsa @coprocessor/runtime/jvm.options \
+		-cp '$(CURDIR)/$(HBASE)/lib/*' \
 		tuff.runtime.LocalHBase all data/hbase 9181 9182 9183 9090 9091
 
 # Runs a real HBase and three servers of a cluster on this machine, with all data in a temporary
@@ -48,7 +51,7 @@ test-hbase: test-hbase-one
 
 # Only the tests that need one JVM.
 test-hbase-one: $(VENV)/.installed-dev $(HBASE)/.installed $(OBSERVER)/.installed
-	$(BIN)/pytest -q -m "hbase and not cluster" tests/hbase
+	$(BIN)/pytest -q -m "hbase and not cluster" tests/hbase $(HBASE_ARGS) $(MORE)
 
 # The slow Spark tests: Spark Connect, declarative pipelines, pauses between stages.
 test-spark: $(VENV)/.installed-dev
@@ -187,6 +190,7 @@ $(HBASE)/.installed: coprocessor/runtime/pom.xml $(shell find coprocessor/runtim
 	mvn -B -q -f coprocessor/runtime/pom.xml package dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(HBASE)/lib
 	cp $(HBASE)/runtime/hbase-runtime-1.jar $(HBASE)/lib/
+	$(PYTHON) -m tests.hbase.local_hbase
 	touch $@
 
 $(OBSERVER)/.installed: coprocessor/observer/pom.xml tests/golden/retention.json \

@@ -1,12 +1,16 @@
 """A real HBase for tests: ZooKeeper, master, region server and both gateways, in one JVM or five.
 
 A JVM ends with its standard input, so it never outlives the tests.
+
+`python -m tests.hbase.local_hbase` stores the classes that an HBase has loaded. Later JVMs map that
+file, and start in half the processor time.
 """
 
 import selectors
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "hbase" / "lib"
 OPTIONS = ROOT / "coprocessor" / "runtime" / "jvm.options"
+CLASSES = ROOT / "build" / "hbase" / "classes.jsa"
 LAUNCHER = "tuff.runtime.LocalHBase"
 ANSWERS_WITHIN_S = 180.0  # seconds; a busy machine takes many times the four of an idle one
 STOPS_WITHIN_S = 60.0
@@ -58,12 +63,13 @@ class Jvm:
         part: str = "all",
         *,
         environment: Mapping[str, str] | None = None,
+        archive: str = f"-XX:SharedArchiveFile={CLASSES}",
     ) -> None:
         """Start it, and return once it can be used. Its log is `HOME/PART.log`. `environment` None:
-        that of the tests."""
+        that of the tests. `archive`: the option by which Java reads or writes stored classes."""
         home.mkdir(parents=True, exist_ok=True)
         self.log = home / f"{part}.log"
-        command = ["java", f"@{OPTIONS}", "-cp", f"{JARS}/*", LAUNCHER, part, str(home)]
+        command = ["java", archive, f"@{OPTIONS}", "-cp", f"{JARS}/*", LAUNCHER, part, str(home)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *map(str, ports)],
@@ -221,3 +227,14 @@ def why_missing() -> str | None:
     if not any(JARS.glob("hbase-server-*.jar")):
         return f"there is no HBase in {JARS}; `make test-hbase` gets it, with Maven and a JDK 17"
     return None
+
+
+def store_classes() -> None:
+    """Write the file of the classes that an HBase has loaded by its start and its end. Java takes
+    it only with the same jars in the same place, and starts without it otherwise."""
+    with tempfile.TemporaryDirectory() as home:
+        Jvm(Path(home), Ports.free(), archive=f"-XX:ArchiveClassesAtExit={CLASSES}").stop()
+
+
+if __name__ == "__main__":
+    store_classes()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 
 from kernel.request_bodies import numbers_as_written
 from kernel.requests_and_replies import (
@@ -39,6 +40,7 @@ from messaging.model.row_format import (
     MESSAGES,
     POSITIONS,
     DamagedRowError,
+    Hold,
     MessageRow,
     message_key,
     named_row_key,
@@ -171,7 +173,7 @@ class TopicChanges:
     async def _update(
         self, topic: TopicId, found: Topic, fill: Fill, partition_count: int | None
     ) -> TopicRecord:
-        def decide(_batch: WriteBatch) -> dict[Topic, TopicRecord]:
+        def decide(batch: WriteBatch) -> dict[Topic, TopicRecord]:
             # Even if the clock was set back, region observers may have removed messages that had
             # expired by then.
             handed_ms = self._state.metadata.handed_ms or None
@@ -186,7 +188,9 @@ class TopicChanges:
                 changed = updated(log.require_decided(), _of_partition(filled), expire_ms=expire_ms)
                 records[log] = replace(changed, is_retired=log.id.number in after.retired)
             added = after.active[len(before.active) :]
-            return records | self._new_partitions(topic, added, filled)
+            held = self._holds_of_all([*records.values()])
+            new = self._new_partitions(topic, added, filled)
+            return records | {log: _held(log, record, held, batch) for log, record in new.items()}
 
         present = found.require_decided()
         is_shorter = int(fill(present.properties)["ttl"]) < present.ttl_s
@@ -363,6 +367,14 @@ class TopicChanges:
             records[log] = created(before, log.id, _of_partition(properties))
         return records
 
+    def _holds_of_all(self, records: Sequence[TopicRecord]) -> dict[str, Hold]:
+        """The holds that all of these partitions have: they are of the topic."""
+        now_ms = self._state.expiry_ms()
+        found = [live_holds(each, now_ms=now_ms) for each in records]
+        names = set.intersection(*(set(each) for each in found))
+        by_first = attrgetter("first")
+        return {name: min((each[name] for each in found), key=by_first) for name in names}
+
     async def _change(
         self, decide: Decide, *, makes_room: bool = False
     ) -> Mapping[Topic, TopicRecord]:
@@ -402,6 +414,16 @@ def deleted(record: TopicRecord) -> TopicRecord:
     """The record of a deleted topic, without its holds and positions."""
     assert record.generation > 0
     return replace(record, generation=-record.generation, holds={}, positions={})
+
+
+def _held(
+    log: Topic, record: TopicRecord, holds: Mapping[str, Hold], batch: WriteBatch
+) -> TopicRecord:
+    """The record of a new partition with the holds of its topic."""
+    for name, hold in holds.items():
+        key = named_row_key(HOLDS, log.prefix(record.generation), name)
+        batch.put(key, hold.to_bytes(key))
+    return replace(record, holds=holds)
 
 
 def _without_names(topic: Topic, record: TopicRecord, batch: WriteBatch) -> TopicRecord:

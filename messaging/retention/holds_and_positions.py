@@ -4,13 +4,14 @@ A hold keeps messages from the topic's time to live until it expires. A position
 stored offset; it keeps nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
 from kernel.requests_and_replies import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
-from messaging.log.state_in_memory import OpenStore, StoreState, require_log
+from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import Topic, TopicRecord, live_holds, topic_of
 from messaging.model.parameters import id_or_time_from
 from messaging.model.row_format import HOLDS, POSITIONS, Hold, Position, named_row_key
@@ -127,54 +128,82 @@ class HoldsAndPositions:
     async def hold(
         self, topic: TopicId, name: str, first: MessageId | int, *, max_age_ms: int
     ) -> Hold:
-        """Set or renew a hold that begins at an id or a publish time.
+        """Set or renew a hold that begins at an id or a publish time, in all partitions of a topic,
+        or in the one that is named.
 
         Raises: TopicNotFoundError, TooManyHoldsError.
         """
-        found = require_log(self._store, self._state, topic)[0]
+        require_topic(self._store, self._state, topic)
+        hold = partial(
+            with_hold,
+            name=name,
+            first=first_id(first),
+            max_age_ms=max_age_ms,
+            kept_ms_max=self._kept_ms_max,
+        )
 
         def build(batch: WriteBatch) -> Hold:
-            before = found.require_decided()
-            record = with_hold(
-                before,
-                name,
-                first_id(first),
-                max_age_ms=max_age_ms,
-                kept_ms_max=self._kept_ms_max,
-                now_ms=self._state.expiry_ms(),
-            )
-            key = partial(named_row_key, HOLDS, found.prefix(record.generation))
-            for over in before.holds.keys() - record.holds.keys():
-                batch.delete(key(over))
-            batch.put(key(name), record.holds[name].to_bytes(key(name)))
-            self._change_holds(batch, found, record)
-            return record.holds[name]
+            now_ms = self._state.expiry_ms()
+            # All of them before the first is written: one may be refused.
+            changed = {
+                log: hold(log.require_decided(), now_ms=now_ms) for log in self._decided_logs(topic)
+            }
+            for log, record in changed.items():
+                key = partial(named_row_key, HOLDS, log.prefix(record.generation))
+                for over in log.require_decided().holds.keys() - record.holds.keys():
+                    batch.delete(key(over))
+                batch.put(key(name), record.holds[name].to_bytes(key(name)))
+                self._change_holds(batch, log, record)
+            return _hold_of_all(record.holds[name] for record in changed.values())
 
         return await self._committer.submit(Write(build))
 
     def holds(self, topic: TopicId) -> Mapping[str, Hold]:
-        """The holds that have not expired, by name. Raises: TopicNotFoundError."""
-        found = live_holds(
-            require_log(self._store, self._state, topic)[1], now_ms=self._state.expiry_ms()
-        )
-        return dict(sorted(found.items()))
+        """The holds that have not expired, by name, of all partitions of a topic, or of the one
+        that is named. Raises: TopicNotFoundError."""
+        record = require_topic(self._store, self._state, topic)[1]
+        by_name = defaultdict[str, list[Hold]](list)
+        for log in self._logs(topic, record):
+            live = live_holds(log.require_durable(), now_ms=self._state.expiry_ms())
+            for name, each in live.items():
+                by_name[name].append(each)
+        return {name: _hold_of_all(found) for name, found in sorted(by_name.items())}
 
     async def release(self, topic: TopicId, name: str) -> None:
-        """Delete a hold: the topic's time to live applies again at once.
+        """Delete a hold, in all partitions of a topic that have it, or in the one that is named.
+        The topic's time to live applies again at once.
 
         Raises: TopicNotFoundError, HoldNotFoundError.
         """
-        found = require_log(self._store, self._state, topic)[0]
+        require_topic(self._store, self._state, topic)
 
         def build(batch: WriteBatch) -> None:
-            record = found.require_decided()
-            if name not in live_holds(record, now_ms=self._state.expiry_ms()):
+            now_ms = self._state.expiry_ms()
+            held = [
+                log
+                for log in self._decided_logs(topic)
+                if name in live_holds(log.require_decided(), now_ms=now_ms)
+            ]
+            if not held:
                 raise HoldNotFoundError(f"the topic {topic} has no hold {name}")
-            rest = {each: hold for each, hold in record.holds.items() if each != name}
-            batch.delete(named_row_key(HOLDS, found.prefix(record.generation), name))
-            self._change_holds(batch, found, replace(record, holds=rest))
+            for log in held:
+                record = log.require_decided()
+                rest = {each: hold for each, hold in record.holds.items() if each != name}
+                batch.delete(named_row_key(HOLDS, log.prefix(record.generation), name))
+                self._change_holds(batch, log, replace(record, holds=rest))
 
         await self._committer.submit_making_room(build)
+
+    def _decided_logs(self, topic: TopicId) -> list[Topic]:
+        """What the next write of holds is for, which may have more partitions than readers see."""
+        return self._logs(topic, self._state.topics.find(topic).require_decided())
+
+    def _logs(self, topic: TopicId, record: TopicRecord) -> list[Topic]:
+        """The partitions of a topic with this record that can be read, or the one that is named."""
+        if not record.is_several(topic):
+            return [self._state.topics.find(topic)]
+        numbers = record.partitions.readable
+        return [self._state.topics.find(topic.partition(each)) for each in numbers]
 
     async def set_position(
         self, topic: TopicId, name: str, position: MessageId
@@ -291,6 +320,17 @@ class HoldsAndPositions:
         batch.change_record(topic, record)
         # A long poll may be blocked by a message that only this hold kept: it expires now.
         batch.touch(topic)
+
+
+def _hold_of_all(holds: Iterable[Hold]) -> Hold:
+    """A hold of one name in several partitions: from where, and until when, one of them keeps
+    messages."""
+    found = list(holds)
+    return Hold(
+        first=min(each.first for each in found),
+        set_at_ms=max(each.set_at_ms for each in found),
+        expires_at_ms=max(each.expires_at_ms for each in found),
+    )
 
 
 def _no_position(topic: TopicId, name: str) -> PositionNotFoundError:

@@ -446,3 +446,52 @@ async def test_the_lag_of_a_topic_reads_a_bounded_number_of_rows(
     assert service.holds_and_positions.position_count() == 3
     assert [(lag.unread.count, lag.unread.is_lower_bound) for lag in lags] == [(10, True)] * 2
     assert store.read_count <= 1 + 2 * (1 + 4 + 16)  # the chunks of a scan
+
+
+async def test_a_hold_of_a_topic_is_one_of_all_its_partitions_and_of_those_added_later(
+    world: World,
+) -> None:
+    async with world.running() as service:
+        held = service.holds_and_positions
+        await service.topics.create(AUDIT, {"ttl": "100"}, partition_count=2)
+        await held.hold(AUDIT.partition(1), "own", 0, max_age_ms=AGE_MS)
+        set_now = await held.hold(AUDIT, "job", 0, max_age_ms=AGE_MS)
+        await service.topics.update(AUDIT, {"ttl": "100"}, partition_count=3)
+        for number in range(3):
+            await service.publisher.publish(AUDIT.partition(number), request(b"held"))
+
+        assert held.holds(AUDIT)["job"] == set_now
+        assert [[*held.holds(AUDIT.partition(each))] for each in range(3)] == [
+            ["job"],
+            ["job", "own"],
+            ["job"],
+        ]
+        assert [*held.holds(AUDIT)] == ["job", "own"]
+
+    world.clock.now_ms += TTL_MS + 1
+    async with world.running() as service:  # the holds of all partitions are durable
+        held = service.holds_and_positions
+        await service.cleaner.run_pass()
+        for number in range(3):
+            assert payloads(await service.polls.poll(AUDIT.partition(number), Poll())) == [b"held"]
+
+        await held.release(AUDIT, "job")
+
+        assert [*held.holds(AUDIT)] == ["own"]
+        with pytest.raises(HoldNotFoundError):
+            await held.release(AUDIT, "job")
+        counts = [await service.counts.count(AUDIT.partition(each)) for each in range(3)]
+        assert [each.count for each in counts] == [0, 1, 0]
+
+
+async def test_a_hold_that_one_partition_has_no_room_for_is_set_in_none(world: World) -> None:
+    async with world.running() as service:
+        held = service.holds_and_positions
+        await service.topics.create(AUDIT, {"ttl": "100"}, partition_count=2)
+        for number in range(HOLDS_COUNT_MAX):
+            await held.hold(AUDIT.partition(1), f"own-{number}", 0, max_age_ms=AGE_MS)
+
+        with pytest.raises(TooManyHoldsError):
+            await held.hold(AUDIT, "job", 0, max_age_ms=AGE_MS)
+
+        assert held.holds(AUDIT.partition(0)) == {}

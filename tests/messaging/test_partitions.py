@@ -260,7 +260,6 @@ async def test_only_one_partition_can_be_read(service: MessagingService) -> None
         lambda: service.polls.poll(ORDERS, Poll()),
         lambda: service.offsets.offsets(ORDERS),
         lambda: service.offsets.splits(ORDERS, start=None, end=None, count=1),
-        lambda: service.holds_and_positions.hold(ORDERS, "h", 0, max_age_ms=1),
         lambda: service.holds_and_positions.set_position(ORDERS, "p", MessageId(1, 1)),
     ):
         with pytest.raises(PartitionRequiredError) as raised:

@@ -178,7 +178,7 @@ class Holds:
 
     def set(self, topic: TopicLike, name: str, start: Start, *, max_age: Duration) -> Hold:
         """Keep messages from `start` on, as that of `Client.poll`, beyond the topic's time to live,
-        for `max_age` seconds; durably. Set it again to renew or to move it.
+        for `max_age` seconds, in all partitions; durably. Set it again to renew or to move it.
 
         Its `first` is later than `start` if messages had expired already. A message's own ttl still
         applies.
@@ -192,7 +192,8 @@ class Holds:
         return self._send(topic_calls.set_hold(topic, name, first, max_age_s=max_age_s))
 
     def list(self, topic: TopicLike) -> FoundHolds:
-        """The holds of a topic that have not expired, by name."""
+        """The holds of a topic that have not expired, by name; of several partitions the earliest
+        `first` and the latest `expires_at_ms`."""
         return self._send(topic_calls.list_holds(topic))
 
     def delete(self, topic: TopicLike, name: str) -> None:

@@ -190,6 +190,18 @@ async def test_another_owner_lets_only_the_principal_of_a_transaction_write(
             permit.leave()
 
 
+async def test_another_owner_tells_tenants_apart(cluster: Cluster) -> None:
+    s1, s2, _ = cluster.servers.values()
+    alice = Caller("alice", tenant="acme")
+    pointer = (await s1.begin(alice)).transaction_id
+
+    for other in (Caller("alice"), Caller("alice", tenant="beta"), Caller("bob", tenant="acme")):
+        with pytest.raises(ForbiddenError, match="does not belong to principal"):
+            await s2.transactions.enter(pointer, B, other)
+    permit = await s2.transactions.enter(pointer, B, alice)
+    permit.leave()
+
+
 async def test_a_commit_waits_for_a_write_in_flight_at_another_owner(cluster: Cluster) -> None:
     s1, s2, _ = cluster.servers.values()
     tx = await s1.begin()

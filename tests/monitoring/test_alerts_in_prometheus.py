@@ -81,9 +81,10 @@ class Prometheus:
         up = f'up{{instance="{self._name(server)}"}}==1'
         until(lambda: self._get(f"query?query={up}").get("result"), what="a scrape")
 
-    def fires(self, alert: str, server: ServerProcess, **labels: str) -> None:
-        """Wait until an alert fires with these labels."""
-        wanted = {"alertname": alert, "instance": self._name(server), **labels}
+    def fires(self, alert: str, server: ServerProcess | None = None, **labels: str) -> None:
+        """Wait until an alert fires with these labels, for a server or for all of them."""
+        of_server = {} if server is None else {"instance": self._name(server)}
+        wanted = {"alertname": alert, **of_server, **labels}
         until(
             lambda: [
                 each for each in self._get("alerts").get("alerts", ())

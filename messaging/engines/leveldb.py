@@ -125,8 +125,8 @@ class LevelDbStore:
             return size
 
     def next_piece(self, start: bytes, stop: bytes) -> Piece:
-        """The deleted rows of so many tables that LevelDB compacts them in a moment. A table whose
-        rows are all in the piece leaves nothing; the others are written again."""
+        """The deleted rows of so many tables that LevelDB compacts them in a moment. Their rows
+        outside of the range are written again."""
         with _as_table_errors():
             tables = self._corrupt_ranges.tables(start, stop)
             size_bytes, piece_stop = 0, stop
@@ -136,11 +136,10 @@ class LevelDbStore:
                     piece_stop = min(stop, table.high + b"\x00")
                     break
             # LevelDB adds the tables that overlap with those of the piece, and the rows in memory.
-            written_bytes = sum(
-                each.size_bytes
-                for each in self._corrupt_ranges.tables_around(start, piece_stop)
-                if each.low < start or each.high >= piece_stop
-            )
+            # It writes their rows again, less those of the range, which were deleted.
+            around = self._corrupt_ranges.tables_around(start, piece_stop)
+            sizes = {each.number: each.size_bytes for each in (*tables, *around)}
+            written_bytes = max(0, sum(sizes.values()) - self.approximate_size(start, stop))
             written_bytes += self._corrupt_ranges.log_bytes()
         return Piece(start, piece_stop, written_bytes)
 

@@ -92,6 +92,32 @@ async def test_nothing_is_compacted_without_the_space_for_it(
     assert stored_mib(world.directory) < 20
 
 
+async def test_deleted_rows_in_large_tables_need_space_only_for_the_rows_beside_them(
+    world: LevelDbWorld,
+) -> None:
+    """Two tables of a write buffer each, with some rows of another topic, kept 64 MiB of a deleted
+    topic on a full disk for good."""
+    async with world.running(audit={"ttl": "1000"}) as service:
+        await service.topics.create(KEPT, {"ttl": "1000"})
+        await service.publisher.publish(KEPT, request(b"one"))
+        for _ in range(40):
+            await service.publisher.publish(
+                AUDIT, request(*(os.urandom(1_000) for _ in range(1_000)))
+            )
+        await service.topics.delete(AUDIT)
+        assert stored_mib(world.directory) > 30
+        world.free_bytes = 32 * MIB - 100_000
+        store = service.store.require_up()
+        assert isinstance(store, Store)
+        assert isinstance(store.engine, CanCompact)
+        assert store.engine.next_piece(b"mdefault:audit", b"mdefault:b").written_bytes < 24 * MIB
+
+        await service.cleaner.run_pass()
+
+        assert stored_mib(world.directory) < 4
+        assert await kept(service) == [b"one"]
+
+
 async def test_damaged_tables_are_not_compacted(
     world: LevelDbWorld, service: MessagingService
 ) -> None:

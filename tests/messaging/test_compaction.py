@@ -78,14 +78,15 @@ async def test_the_space_of_expired_and_truncated_messages_is_free_after_the_nex
 
 
 async def test_nothing_is_compacted_without_the_space_for_it(
-    world: LevelDbWorld, service: MessagingService
+    world: LevelDbWorld, service: MessagingService, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     await service.topics.delete(AUDIT)
     world.free_bytes = 3 * MIB
-    before = stored_mib(world.directory)
 
     await service.cleaner.run_pass()
-    assert stored_mib(world.directory) >= before
+    # LevelDB may compact tables by itself meanwhile, so their size says nothing.
+    assert "compactions freed" not in caplog.text
 
     world.free_bytes = 200 * MIB
     await service.cleaner.run_pass()

@@ -477,6 +477,20 @@ def test_the_snapshot_before_a_contradictory_one_is_used(past: Path, place: Path
     assert "salvage" not in note
 
 
+def test_a_snapshot_without_a_header_is_said_to_be_needless(past: Path, place: Path) -> None:
+    """It advised to salvage, and `tuff snapshot take` did not end the remark."""
+    shutil.copytree(past, place)
+    newest = max(place.glob("snapshot.*"), key=lambda path: int(path.suffix[1:]))
+    newest.write_bytes(newest.read_bytes()[:20])
+
+    recovered = recover(place, None)
+
+    assert recovered is not None
+    (note,) = (note for note in recovered.notes if newest.name in note)
+    assert "nothing is lost" in note
+    assert "salvage" not in note
+
+
 def test_salvage_leaves_out_a_second_start_of_what_committed(past: Path, place: Path) -> None:
     edits = [edit for _, edit in edits_in(past)]
     committed = id_in(edits, Committed)

@@ -26,6 +26,7 @@ from tuff.protocol.json_bodies import payload_from_json, payload_to_json
 from tuff.protocol.requests import Message
 from tuff.protocol.values import Member
 from tuff.publish_calls import NewMessage
+from tuff.tracebacks import from_program
 
 RETRY_SUFFIX = ".retry"
 DEAD_SUFFIX = ".dlq"
@@ -140,8 +141,8 @@ def cause_of(error: BaseException | str) -> Cause:
     """The cause that an error, or the program's own words, say."""
     if isinstance(error, str):
         return Cause(error)
-    lines = "".join(format_exception(error)).splitlines()[-TRACEBACK_LINES_MAX:]
-    text = "\n".join(lines)[-TRACEBACK_LENGTH_MAX:]
+    lines = "".join(format_exception(type(error), error, from_program(error))).splitlines()
+    text = "\n".join(lines[-TRACEBACK_LINES_MAX:])[-TRACEBACK_LENGTH_MAX:]
     return Cause(f"{type(error).__name__}: {error}".rstrip(": "), text)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import TracebackType
 from typing import Any, TypeVar
 
 from tuff import topic_calls
@@ -39,6 +40,7 @@ from tuff.protocol.requests import Delay
 from tuff.publish_calls import Addition, all_checked
 from tuff.server_outages import Outages
 from tuff.stop_signals import Stop
+from tuff.tracebacks import from_program
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +170,7 @@ class Failures:
             ids[0].hex(),
             ids[1].hex(),
             topic,
-            exc_info=error,
+            exc_info=_shown(error),
         )
 
     def failed(self, topic: TopicId, id: MessageId, attempt: int, error: Exception) -> None:
@@ -181,7 +183,7 @@ class Failures:
             attempt,
             id.hex(),
             topic,
-            exc_info=error,
+            exc_info=_shown(error),
         )
 
     def gave_up(self, letter: DeadLetter, dead: TopicId) -> None:
@@ -214,6 +216,11 @@ class Failures:
                 "%s pauses between messages: %d failed in a row", self.consumer, self._row_count
             )
         yield from unless(self.stop, paused(self._backoff.pause(over + 1)))
+
+
+def _shown(error: Exception) -> tuple[type[Exception], Exception, TracebackType | None]:
+    """What a line of the log shows of an error: its traceback begins in the program's function."""
+    return type(error), error, from_program(error)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Takes the frames of this library out of the tracebacks of failed calls.
+"""Takes the frames of this library out of the tracebacks of failed calls and handlers.
 
 An error of a call is about the server or the arguments. What leads a programmer to the cause is the
 line of the program, and the functions of the program that the library called, such as hooks.
@@ -24,10 +24,24 @@ def without_own_frames(error: BaseException, handled: BaseException | None) -> N
         each.__traceback__ = _of_others(each.__traceback__)
 
 
+def from_program(error: BaseException) -> TracebackType | None:
+    """The traceback of an error from the first frame on that is not of this library: the function
+    of the program that the library has called. If there is none, the whole traceback."""
+    traceback = error.__traceback__
+    while traceback is not None and _is_own(traceback):
+        traceback = traceback.tb_next
+    return traceback or error.__traceback__
+
+
+def _is_own(traceback: TracebackType) -> bool:
+    name: str = traceback.tb_frame.f_globals.get("__name__", "")
+    return name.startswith("tuff.")
+
+
 def _of_others(traceback: TracebackType | None) -> TracebackType | None:
     kept = []
     while traceback is not None:
-        if not traceback.tb_frame.f_globals.get("__name__", "").startswith("tuff."):
+        if not _is_own(traceback):
             kept.append(traceback)
         traceback = traceback.tb_next
     found: TracebackType | None = None

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from traceback import extract_tb
 
 import pytest
 
@@ -78,12 +79,15 @@ def test_each_failed_attempt_is_a_warning_with_a_traceback_and_a_dead_letter_an_
         assert each.levelno == logging.WARNING
         assert f"attempt {number} of message {bad.id.hex()}" in each.message
         assert each.exc_info is not None
+        shown = extract_tb(each.exc_info[2])
+        assert shown[0].filename == __file__, "no frames of the library above the program's"
     (given_up,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert bad.id.hex() in given_up.message
     assert f"`tuff dlq ls {topic}`" in given_up.message
     (letter,) = client.poll(tuff.TopicId(topic.namespace, f"{topic.name}.dlq"))
     traceback = tuff.read_dead_letter(letter).traceback or ""
     assert 'raise LookupError("no such article")' in traceback
+    assert traceback.splitlines()[1].startswith(f'  File "{__file__}"')
     assert tuff.read_dead_letter(letter).reason == "LookupError: no such article"
 
 

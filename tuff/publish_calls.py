@@ -539,12 +539,11 @@ def publish(
             nothing(response)
             return Published()
         count = len(request.payloads)
-        numbers = response.headers.get("tuff-partitions")
         return Published(
             ids=_ids(response.headers, count) if delay is None else (),
             delayed_ids=() if delay is None else _delayed_ids(response.headers, count),
             rollback=None if request.pointer is None else _read_rollback(response),
-            partitions=tuple(map(int, numbers.split(","))) if numbers else (),
+            partitions=_partitions(response.headers, topic_of(topic)),
         )
 
     level = None if ack is Ack.DURABLE else ack
@@ -567,6 +566,12 @@ def publish_stored(
 
 def _read_rollback(response: Response) -> RollbackDetail:
     return rollback_detail_from_json(reply_json(response))
+
+
+def _partitions(headers: Mapping[str, str], topic: TopicId) -> tuple[int, ...]:
+    if numbers := headers.get("tuff-partitions"):
+        return tuple(map(int, numbers.split(",")))
+    return () if topic.number is None else (topic.number,)
 
 
 def _ids(headers: Mapping[str, str], count: int) -> MessageIds:

@@ -147,7 +147,8 @@ class Published:
 
     Messages that enter the topic later have `delayed_ids` until then, and the others `ids`; with
     the ack `none` there are neither. `rollback` is None without a transaction. `partitions`: the
-    numbers of those that have the messages, of a topic with several.
+    numbers of those that have the messages, of a topic with several or of a publish that names its
+    partition. That of a publisher has those of all messages of its batch.
     """
 
     ids: Sequence[MessageId] = ()

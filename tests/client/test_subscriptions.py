@@ -229,12 +229,13 @@ def test_the_client_shows_reads_and_truncates_partitions(
     published = client.publish(orders, *[tuff.NewMessage(key, key=key) for key in "abcdef"])
 
     assert published.partitions == (0, 1, 2)
-    assert client.publish(orders.partition(0), "x").partitions == ()
+    assert client.publish(orders.partition(0), "x").partitions == (0,)
+    assert client.publish(f"{orders}/2", "y").partitions == (2,)
 
     found = {number: client.poll(orders.partition(number)) for number in range(3)}
     assert {
         message.payload.decode(): number for number, poll in found.items() for message in poll
-    } == {key: partition_index(key.encode(), 3) for key in "abcdef"} | {"x": 0}
+    } == {key: partition_index(key.encode(), 3) for key in "abcdef"} | {"x": 0, "y": 2}
     with pytest.raises(tuff.errors.PartitionRequiredError) as raised:
         client.poll(orders)
     assert raised.value.members == {"partitions": [0, 1, 2]}

@@ -181,6 +181,7 @@ def test_an_id_is_shown_as_the_hex_that_every_other_place_shows() -> None:
     delayed = DelayedId(1, Offset(2, 3))
 
     assert repr(message) == f"MessageId.from_hex({message.hex()!r})"
+    assert str(message) == message.hex()
     assert repr(delayed) == f"DelayedId.from_hex({delayed.hex()!r})"
 
 

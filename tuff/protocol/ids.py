@@ -298,6 +298,9 @@ class MessageId:
     def __repr__(self) -> str:
         return f"MessageId.from_hex({self.hex()!r})"
 
+    def __str__(self) -> str:
+        return self.hex()
+
     @property
     def offset(self) -> Offset:
         """The offset of the row that publishes this message."""

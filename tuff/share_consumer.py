@@ -47,7 +47,7 @@ from tuff.flows_and_repeated_calls import (
 )
 from tuff.protocol.errors import GroupExistsError, GroupNotFoundError, LeaseLostError, TuffError
 from tuff.protocol.group_preferences import RetryPolicy
-from tuff.protocol.ids import MessageId
+from tuff.protocol.ids import MessageId, PartitionId
 from tuff.protocol.leases import AttemptReport, LeaseAction
 from tuff.protocol.requests import Message
 from tuff.read_calls import Start
@@ -263,6 +263,10 @@ class ShareConsumerFlows(Generic[C]):
     def attempt(self, message: Message) -> int:
         """The number of this attempt of a message of the newest batch."""
         return self._held_ones([message])[0].attempts
+
+    def partition(self, message: Message) -> PartitionId:
+        """The partition of a message of the newest batch."""
+        return self._held_ones([message])[0].partition
 
     def accept(self, messages: Sequence[Message]) -> Flow[bool]:
         """Accept messages of the newest batch; whether all of it counts."""

@@ -46,6 +46,7 @@ def test_workers_share_the_messages_and_accept_them(
     ]
     assert first[1].headers == (("h", b"1"),)
     assert one.attempt(first[0]) == 1
+    assert one.partition(first[0]) == topic.partition(0)
     assert polled(two) == ["c"]
 
     assert one.poll(0) == ()

@@ -17,7 +17,7 @@ from tuff.dead_letters import cause_of
 from tuff.errors import WrongStateError
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.durations import Duration, seconds_of
-from tuff.protocol.ids import TopicLike, topic_of
+from tuff.protocol.ids import PartitionId, TopicLike, topic_of
 from tuff.protocol.requests import Message
 from tuff.read_calls import Start
 from tuff.replies import ShareGroup
@@ -105,6 +105,14 @@ class AsyncShareConsumer:
             WrongStateError: the message is not of that batch, or was acknowledged already.
         """
         return self._flows.attempt(message)
+
+    def partition(self, message: Message) -> PartitionId:
+        """The partition of a message of the newest batch.
+
+        Raises:
+            WrongStateError: as `attempt`.
+        """
+        return self._flows.partition(message)
 
     async def ack(self, *messages: Message) -> bool:
         """With `at_least_once`: accept messages of the newest batch now. False: another worker has

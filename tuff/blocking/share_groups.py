@@ -18,7 +18,7 @@ from tuff.errors import WrongStateError
 from tuff.flows_and_repeated_calls import Driver, Heartbeats
 from tuff.participant import TransactionAware
 from tuff.protocol.durations import Duration, seconds_of
-from tuff.protocol.ids import TopicLike, topic_of
+from tuff.protocol.ids import PartitionId, TopicLike, topic_of
 from tuff.protocol.requests import Message
 from tuff.read_calls import Start
 from tuff.replies import ShareGroup
@@ -104,6 +104,14 @@ class ShareConsumer:
             WrongStateError: the message is not of that batch, or was acknowledged already.
         """
         return self._flows.attempt(message)
+
+    def partition(self, message: Message) -> PartitionId:
+        """The partition of a message of the newest batch.
+
+        Raises:
+            WrongStateError: as `attempt`.
+        """
+        return self._flows.partition(message)
 
     def ack(self, *messages: Message) -> bool:
         """With `at_least_once`: accept messages of the newest batch now. False: another worker has

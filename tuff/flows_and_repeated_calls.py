@@ -20,6 +20,7 @@ import random
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -383,7 +384,7 @@ class Use:
     def __init__(self, what: str) -> None:
         self.what = what
         self._process_id = os.getpid()
-        self._is_closed = False
+        self._is_closed = self._has_begun = False
 
     @property
     def is_possible(self) -> bool:
@@ -395,6 +396,19 @@ class Use:
         if self._is_closed:
             raise WrongStateError(f"the {self.what} is closed; make another one")
         require_own_process(self._process_id, what=self.what)
+        self._has_begun = True
+
+    def forget(self, close: Callable[[], None]) -> None:
+        """The program has dropped the object: end what works beside it, and warn if it was used and
+        not closed."""
+        close()
+        if self._has_begun and self.is_possible:
+            warnings.warn(
+                f"a {self.what} was not closed, so others get what it has only when its session, "
+                "or a lease, is over; use it in a `with` block, or close it",
+                ResourceWarning,
+                stacklevel=2,
+            )
 
     def end(self) -> bool:
         """Close it; returns False if it can't be used any more."""

@@ -41,6 +41,7 @@ PATTERNS = (
 PHRASES = (
     ("the tasks of one event loop", "threads"),
     ("one task at a time", "one thread at a time"),
+    ("in an `async with`", "in a `with`"),
     ("Belongs to one task,", "Belongs to one thread,"),
     ("print(await futures[0])", "print(futures[0].result())"),
 )

@@ -65,7 +65,8 @@ class AsyncConsumer(Generic[C, D]):
         self._flows = flows
         self._driver = driver
         self._heartbeats = AsyncHeartbeats(driver, what="consumer")
-        weakref.finalize(self, flows.close).atexit = False  # no heartbeats for what nobody polls
+        # No heartbeats for what nobody polls.
+        weakref.finalize(self, self._heartbeats.use.forget, flows.close).atexit = False
         # What `transactions` has handed out last.
         self._open: tuple[Batch, C] | None = None
 

@@ -42,7 +42,8 @@ class AsyncShareConsumer:
         self._flows = flows
         self._driver = driver
         self._renewals = AsyncHeartbeats(driver, what="consumer")
-        weakref.finalize(self, flows.close).atexit = False  # no renewals for what nobody polls
+        # No renewals for what nobody polls.
+        weakref.finalize(self, self._renewals.use.forget, flows.close).atexit = False
         self._batch: Batch = ()  # the newest one of `batches`
 
     async def poll(self, wait: Duration = 30.0) -> Batch:

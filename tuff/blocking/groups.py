@@ -56,7 +56,7 @@ class Consumer(Generic[C, D]):
     """`client.consumer(…)`: a member of a consumer group, which reads the partitions that the group
     assigns to it. Belongs to one thread, except `stop`; heartbeats are sent beside it.
 
-    Use it in an `with` block, or close it. It joins with its first poll. With a database, a
+    Use it in a `with` block, or close it. It joins with its first poll. With a database, a
     transaction of a batch is an `SqlTransaction`, and its one participant is your connection.
     """
 
@@ -66,7 +66,8 @@ class Consumer(Generic[C, D]):
         self._flows = flows
         self._driver = driver
         self._heartbeats = Heartbeats(driver, what="consumer")
-        weakref.finalize(self, flows.close).atexit = False  # no heartbeats for what nobody polls
+        # No heartbeats for what nobody polls.
+        weakref.finalize(self, self._heartbeats.use.forget, flows.close).atexit = False
         # What `transactions` has handed out last.
         self._open: tuple[Batch, C] | None = None
 

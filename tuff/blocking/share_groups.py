@@ -34,14 +34,15 @@ class ShareConsumer:
     """`client.share_consumer(…)`: a worker of a share group. Belongs to one thread, except `stop`;
     leases are renewed beside it.
 
-    Use it in an `with` block, or close it.
+    Use it in a `with` block, or close it.
     """
 
     def __init__(self, flows: ShareConsumerFlows[TransactionContext], driver: Driver) -> None:
         self._flows = flows
         self._driver = driver
         self._renewals = Heartbeats(driver, what="consumer")
-        weakref.finalize(self, flows.close).atexit = False  # no renewals for what nobody polls
+        # No renewals for what nobody polls.
+        weakref.finalize(self, self._renewals.use.forget, flows.close).atexit = False
         self._batch: Batch = ()  # the newest one of `batches`
 
     def poll(self, wait: Duration = 30.0) -> Batch:

@@ -223,6 +223,22 @@ def test_a_row_whose_transaction_was_prepared_during_a_round_is_not_deleted(
     assert sorted(server.visible) == ["sold one apple", "sold one pear", "sold one plum"]
 
 
+def test_a_resolver_that_works_settles_nothing_by_hand(
+    client: tuff.Client, shop: Shop, connection: Connection
+) -> None:
+    """The round behind it took all that was listed by hand for old enough."""
+    sell(client, shop, connection)
+    resolver = client.sql_resolver(shop)
+    run = resolver._flows.run()
+    next(run)
+
+    with pytest.raises(tuff.WrongStateError, match="call `once` of another one"):
+        resolver.once()
+
+    run.close()
+    assert resolver.once().open_count == 0
+
+
 class CutOff(AtCommit):
     """A connection that the network cuts at the commit: the database hears nothing more."""
 

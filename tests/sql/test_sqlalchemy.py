@@ -127,9 +127,9 @@ def test_a_registry_of_sessions_has_to_be_called(
     loop_engine = create_async_engine(url)
     loop_registry: Any = async_scoped_session(async_sessionmaker(loop_engine), scopefunc=int)
 
-    with pytest.raises(WrongStateError, match=r"call it: .*session\(\)"):
+    with pytest.raises(TypeError, match=r"call it: .*session\(\)"):
         client.sql_transaction(SqlAlchemyDatabase(engine, "shop"), registry)
-    with pytest.raises(WrongStateError, match=r"call it: .*session\(\)"):
+    with pytest.raises(TypeError, match=r"call it: .*session\(\)"):
         client.sql_transaction(AsyncSqlAlchemyDatabase(loop_engine, "shop"), loop_registry)
 
     with client.sql_transaction(SqlAlchemyDatabase(engine, "shop"), registry()) as tx:

@@ -293,9 +293,9 @@ class TestWrongArguments:
 
     @pytest.mark.parametrize("database", ["postgresql:///shop", None, create_engine("sqlite://")])
     def test_what_is_no_database_is_refused(self, client: tuff.Client, database: Any) -> None:
-        with pytest.raises(WrongStateError, match="the database is an object of tuff"):
+        with pytest.raises(TypeError, match="the database is an object of tuff"):
             client.sql_transaction(database, None)
-        with pytest.raises(WrongStateError, match="the database is an object of tuff"):
+        with pytest.raises(TypeError, match="the database is an object of tuff"):
             client.sql_resolver(database)
 
     @pytest.mark.parametrize("connection", ["shop.sqlite", None, create_engine("sqlite://")])
@@ -312,7 +312,7 @@ class TestWrongArguments:
         }
 
         for name, database in databases.items():
-            with pytest.raises(WrongStateError, match=f"takes {name}, not an object of type"):
+            with pytest.raises(TypeError, match=f"takes {name}, not an object of type"):
                 client.sql_transaction(database, connection)
 
     def test_a_closed_connection_is_refused(

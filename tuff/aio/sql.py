@@ -83,10 +83,11 @@ class AsyncSqlResolver:
         self._background = AsyncHeartbeats(driver, what="resolver")
 
     async def once(self) -> SqlSettled:
-        """Settle everything that is prepared now. Not while it works in the background.
+        """Settle everything that is prepared now; returns what became of it.
 
         Raises:
-            WrongStateError: the database is not the one that programs use under this name.
+            WrongStateError: this resolver works in the background, so call that of another one; or
+                the database is not the one that programs use under this name.
             Exception: the database or the server is away.
         """
         return await self._driver.run(self._flows.once())

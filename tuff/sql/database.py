@@ -113,7 +113,7 @@ class SqlDatabase(Protocol[C_contra]):
         ...
 
     def joined(self, connection: C_contra) -> SqlBlock:
-        """The user's own connection. Raises: WrongStateError: it does not suit."""
+        """The user's own connection. Raises: TypeError, WrongStateError: it does not suit."""
         ...
 
 
@@ -447,18 +447,18 @@ class DbApiConnection:
 
 
 def require_database(database: object) -> None:
-    """Raises: WrongStateError: it is none of the classes of `tuff.sql`."""
+    """Raises: TypeError: it is none of the classes of `tuff.sql`."""
     if not callable(getattr(type(database), "joined", None)):
-        raise WrongStateError(
+        raise TypeError(
             "the database is an object of tuff.sql, for example tuff.sql.psycopg.PsycopgDatabase("
             f"conninfo, name), not one of type {type(database).__name__}"
         )
 
 
 def require_connection(connection: object, kind: type) -> None:
-    """Raises: WrongStateError: it is of another class than `kind`."""
+    """Raises: TypeError: it is of another class than `kind`."""
     if not isinstance(connection, kind):
-        raise WrongStateError(
+        raise TypeError(
             f"a block of this database takes {_class_name(kind)}, not an object of type "
             f"{_class_name(type(connection))}"
         )

@@ -42,7 +42,7 @@ class DjangoDatabase:
 
     def joined(self, connection: None) -> "_Block":
         if connection is not None:
-            raise WrongStateError(
+            raise TypeError(
                 "a block of Django uses the connection of its thread; give None in its place"
             )
         return _Block(connections[self._alias], self._alias)

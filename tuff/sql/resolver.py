@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from tuff import transaction_calls
+from tuff.errors import WrongStateError
 from tuff.flows_and_repeated_calls import Flow, Pause, Retries, paused, unless
 from tuff.protocol.errors import (
     TransactionCommittedError,
@@ -63,6 +64,7 @@ class ResolverFlows:
         )
         self._known: frozenset[int] = frozenset()
         self._stop = Stop()
+        self._is_running = False
 
     def stop(self) -> None:
         """Let `run` return after its round, and at once while it waits."""
@@ -70,9 +72,13 @@ class ResolverFlows:
 
     def run(self) -> Flow[None]:
         """Round after round, until `stop`; it outlasts outages of the database and the server."""
-        while not self._stop.is_set:
-            yield from self._outages.outlasting(self._known_round, stop=self._stop)
-            yield from unless(self._stop, paused(Pause(self._every_s)))
+        self._is_running = True
+        try:
+            while not self._stop.is_set:
+                yield from self._outages.outlasting(self._known_round, stop=self._stop)
+                yield from unless(self._stop, paused(Pause(self._every_s)))
+        finally:
+            self._is_running = False
 
     def _known_round(self) -> Flow[None]:
         """One round, unless a stop has ended the wait before it."""
@@ -83,9 +89,14 @@ class ResolverFlows:
         """Settle everything that is prepared now, and delete the rows of settled ones.
 
         Raises:
-            WrongStateError: the database is not the one that programs use under this name.
+            WrongStateError: `run` works; or the database is not the one that programs use under
+                this name.
             Exception: the database or the server is away.
         """
+        if self._is_running:
+            raise WrongStateError(
+                "this resolver works already, round after round; call `once` of another one"
+            )
         return (yield from self._round(None))
 
     def _round(self, known: frozenset[int] | None) -> Flow[SqlSettled]:

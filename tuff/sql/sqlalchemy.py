@@ -74,7 +74,7 @@ def _require_engine(engine: object, kind: type) -> None:
 
 def _require_session(session: object, kind: type) -> None:
     if isinstance(session, scoped_session | async_scoped_session):
-        raise WrongStateError(
+        raise TypeError(
             "this is the registry of a scoped session; call it: client.sql_transaction(database, "
             "session())"
         )

@@ -20,7 +20,12 @@ from traceback import format_exception
 from typing import Annotated
 
 from tuff.errors import NotADeadLetterError
-from tuff.protocol.errors import BadRequestError, InvalidMessageIdError, InvalidNameError
+from tuff.protocol.errors import (
+    BadRequestError,
+    InvalidMessageIdError,
+    InvalidNameError,
+    TuffError,
+)
 from tuff.protocol.ids import MessageId, TopicId, topic_id
 from tuff.protocol.json_bodies import payload_from_json, payload_to_json
 from tuff.protocol.requests import Message
@@ -103,6 +108,8 @@ def read_dead_letter(message: Message) -> DeadLetter:
     """Raises: NotADeadLetterError: the payload of the message has another form."""
     try:
         form = json.loads(message.payload)
+        if not isinstance(form, dict):
+            raise NotADeadLetterError("its payload is no JSON object")
         namespace, _, name = form["topic"].partition(":")
         size = form.get("size")
         payload = b"" if size is not None else payload_from_json(form["payload"])
@@ -110,7 +117,7 @@ def read_dead_letter(message: Message) -> DeadLetter:
         is_plain = type(attempts) is int and type(reason) is str and type(size) in {int, type(None)}
         traceback = form.get("traceback")
         if not is_plain or not {type(group), type(traceback)} <= {str, type(None)}:
-            raise NotADeadLetterError("a member of the dead letter has the wrong type")
+            raise NotADeadLetterError("a member has the wrong type")
         return DeadLetter(
             topic=topic_id(namespace, name),
             message=replace(message, id=MessageId.from_hex(form["id"]), payload=payload),
@@ -125,8 +132,20 @@ def read_dead_letter(message: Message) -> DeadLetter:
         BadRequestError, InvalidMessageIdError, InvalidNameError,
     ) as error:  # fmt: skip
         raise NotADeadLetterError(
-            f"message {message.id.hex()} is no dead letter: {type(error).__name__}: {error}"
+            f"message {message.id.hex()} is no dead letter: {_why(error)}"
         ) from None
+
+
+def _why(error: Exception) -> str:
+    match error:
+        case TuffError():
+            return error.detail
+        case KeyError():
+            return f"it has no member {error}"
+        case json.JSONDecodeError() | UnicodeDecodeError() | RecursionError():
+            return "its payload is no JSON object"
+        case _:
+            return "a member has the wrong type"
 
 
 @dataclass(frozen=True, slots=True)

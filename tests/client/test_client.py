@@ -446,5 +446,5 @@ def test_a_missing_topic_is_a_fact_and_what_a_program_does_follows_it(client: tu
 
     assert caught.value.detail == "there is no topic client:missing:3"
     assert str(caught.value) == (
-        'there is no topic client:missing:3; create it: client.topics.create("client:missing")'
+        'there is no topic client:missing:3; client.topics.create("client:missing") creates it'
     )

@@ -232,6 +232,14 @@ def test_a_text_that_names_no_topic_is_refused_with_the_forms_that_do(text: str)
         topic_of(text)
 
 
+@pytest.mark.parametrize("text", ["orders", "orders/3"])
+def test_a_name_without_a_namespace_is_refused_with_that_of_the_namespace_default(
+    text: str,
+) -> None:
+    with pytest.raises(InvalidNameError, match=f"'default:{text}'$"):
+        topic_of(text)
+
+
 @pytest.mark.parametrize("value", [None, 3, b"shop:orders", ("shop", "orders")])
 def test_another_type_names_no_topic(value: object) -> None:
     with pytest.raises(TypeError, match=r"is no topic.*'shop:orders'"):

@@ -145,6 +145,7 @@ class AsyncClient:
         tls_key_file: str | PathLike[str] | None = None,
         transport: AsyncSender | TransportName = "auto",
     ) -> None:
+        """The documentation of the class has the parameters and the errors."""
         files = TlsFiles(tls_ca_file, tls_certificate_file, tls_key_file)
         addresses = addresses_of(
             url,
@@ -407,7 +408,7 @@ class AsyncClient:
         on_poll: OnPoll | None = None,
     ) -> AsyncIterator[tuple[int, Message]]:
         """All messages of several partitions in one order, each with the number of its partition,
-        and then each new one as it arrives; it never ends.
+        and then each new one as it arrives, without an end unless `follow` is False.
 
             positions = {}
             async for partition, message in client.merged(orders, positions):
@@ -613,6 +614,8 @@ class AsyncClient:
         has checked. `connection`: the session or connection of that library; the block commits it
         at its end. `timeout`: seconds from the first message to the end of the block (default: the
         server's 30).
+
+        Raises: TypeError: `database` or `connection` is of another class.
 
         Raises, when its block begins or ends:
             WrongStateError: the connection or the database is unsuitable; it says what to do.

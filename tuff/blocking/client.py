@@ -144,6 +144,7 @@ class Client:
         tls_key_file: str | PathLike[str] | None = None,
         transport: Sender | TransportName = "auto",
     ) -> None:
+        """The documentation of the class has the parameters and the errors."""
         files = TlsFiles(tls_ca_file, tls_certificate_file, tls_key_file)
         addresses = addresses_of(
             url,
@@ -403,7 +404,7 @@ class Client:
         on_poll: OnPoll | None = None,
     ) -> Iterator[tuple[int, Message]]:
         """All messages of several partitions in one order, each with the number of its partition,
-        and then each new one as it arrives; it never ends.
+        and then each new one as it arrives, without an end unless `follow` is False.
 
             positions = {}
             for partition, message in client.merged(orders, positions):
@@ -608,6 +609,8 @@ class Client:
         has checked. `connection`: the session or connection of that library; the block commits it
         at its end. `timeout`: seconds from the first message to the end of the block (default: the
         server's 30).
+
+        Raises: TypeError: `database` or `connection` is of another class.
 
         Raises, when its block begins or ends:
             WrongStateError: the connection or the database is unsuitable; it says what to do.

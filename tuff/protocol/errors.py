@@ -153,7 +153,7 @@ class TopicNotFoundError(NotFoundError):
     def __str__(self) -> str:
         """The fact, and what a program can do; other callers of the server do something else."""
         topic = self.members.get("topic")
-        return self.detail + (f'; create it: client.topics.create("{topic}")' if topic else "")
+        return self.detail + (f'; client.topics.create("{topic}") creates it' if topic else "")
 
 
 class HoldNotFoundError(NotFoundError):

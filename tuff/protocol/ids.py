@@ -219,7 +219,9 @@ def _topic_of_text(text: str) -> TopicId:
     if slash:
         name = f"{name}:{number}"
     if is_empty or (":" in name and _PARTITION.fullmatch(name) is None):
-        raise InvalidNameError(f"{shown_name(text)} is no topic: {_FORMS}")
+        is_name = _NAME.fullmatch(text.partition("/")[0]) is not None
+        hint = f"; that of the namespace default is 'default:{text}'" if is_name else ""
+        raise InvalidNameError(f"{shown_name(text)} is no topic: {_FORMS}{hint}")
     return topic_id(namespace, name)
 
 

@@ -105,6 +105,8 @@ class ConsumerPlan:
         return GroupId(namespace=self.topics[0].namespace, name=self.name)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"group is a string, not {self.name!r:.100}")
         number_of(self.batch, "batch")
         namespaces = sorted({each.namespace for each in self.topics})
         if len(namespaces) > 1 and ":" not in self.name:

@@ -450,7 +450,7 @@ BUGS = (
     planted(
         "deleted-hold-back-after-a-crash",
         "messaging/retention/holds_and_positions.py",
-        "batch.delete(named_row_key(HOLDS, found.prefix(record.generation), name))",
+        "batch.delete(named_row_key(HOLDS, log.prefix(record.generation), name))",
         "pass",
     ),
     planted(

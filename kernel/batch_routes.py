@@ -4,7 +4,7 @@ them)."""
 import asyncio
 from collections.abc import Callable
 
-from kernel.requests_and_replies import ManyHandler, Reply, Request, Route, begin_many
+from kernel.requests_and_replies import Call, ManyHandler, Reply, Request, Route, begin_many
 from tuff.protocol.operations import Operation
 
 
@@ -12,7 +12,7 @@ def batch_route(operation: Operation, many: ManyHandler) -> Route:
     """The route of an operation whose handler gets a list of requests."""
 
     async def handler(request: Request) -> Reply:
-        call = AwaitedCall()
+        call = AwaitedCall(request.call)
         begin_many(many, [request._replace(call=call)])
         return await call.done
 
@@ -20,11 +20,13 @@ def batch_route(operation: Operation, many: ManyHandler) -> Route:
 
 
 class AwaitedCall:
-    """A call for whose reply its caller waits."""
+    """A call for whose reply its caller waits: the part of a call that a connection has brought, or
+    one of the server itself, which is its own client."""
 
-    __slots__ = ("_watchers", "done", "is_answered")
+    __slots__ = ("_watchers", "client", "done", "is_answered")
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Call | None) -> None:
+        self.client: object = self if whole is None else whole.client
         self.done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.is_answered = False
         self._watchers: list[Callable[[Reply | Exception], None]] = []

@@ -75,6 +75,10 @@ class Call(Protocol):
 
     is_answered: bool
 
+    @property
+    def client(self) -> object:
+        """The connection that has brought it."""
+
     def watch(self, watcher: Callable[["Reply | Exception"], None], /) -> None:
         """Let a function see the reply before it is sent; the last such function sees it first."""
 

@@ -115,16 +115,18 @@ class _Asked(NamedTuple):
 class _PublishRoutes:
     def __init__(self, publisher: "Publisher") -> None:
         self._publisher = publisher
+        # By client, whose large request is being decoded: the publishes that it sent behind that.
+        self._behind: dict[object, list[Request]] = {}
 
     def publish(self, requests: Sequence[Request]) -> None:
-        """Publish in the order of the requests. Neighbours with plain messages for one topic become
-        one write, unless two of them have one id. A large request of a connection, which has no
-        other under way, comes in when it is decoded."""
+        """Publish, those of one client in the order of its requests. Neighbours with plain messages
+        for one topic become one write, unless two of them have one id. A large request comes in
+        when it is decoded."""
         run: list[_Asked] = []
         ids: set[object] = set()
         for request in requests:
-            if len(request.body) > LARGE_BODY_BYTES:
-                self._begin_task(self._publish_large(request), request)
+            is_large = len(request.body) > LARGE_BODY_BYTES
+            if (is_large or self._behind) and self._comes_later(request, is_large=is_large):
                 continue
             try:
                 asked = _asked(request)
@@ -163,9 +165,29 @@ class _PublishRoutes:
     def _begin_task(self, work: Coroutine[Any, Any, Reply], request: Request) -> None:
         LightTask(work, request.reply, partial(_refuse, request), TuffError).go_on()
 
-    async def _publish_large(self, request: Request) -> Reply:
-        asked, size_bytes = await self._publisher.in_thread(partial(_asked_and_size, request))
-        return await self._publish(asked, size_bytes=size_bytes)
+    def _comes_later(self, request: Request, *, is_large: bool) -> bool:
+        """Whether a request comes in when it is decoded, or behind such a one of its client."""
+        client = _client_of(request)
+        if (waiting := self._behind.get(client)) is not None:
+            waiting.append(request)
+        elif is_large:
+            self._behind[client] = []
+            work = self._decoded(request)
+            came_in, failed = partial(self._go_on, request), partial(self._refuse, request)
+            LightTask(work, came_in, failed, TuffError).go_on()
+        return is_large or waiting is not None
+
+    async def _decoded(self, request: Request) -> tuple[_Asked, int]:
+        return await self._publisher.in_thread(partial(_asked_and_size, request))
+
+    def _go_on(self, request: Request, decoded: tuple[_Asked, int]) -> None:
+        asked, size_bytes = decoded
+        self._begin_task(self._publish(asked, size_bytes=size_bytes), request)
+        self.publish(self._behind.pop(_client_of(request)))
+
+    def _refuse(self, request: Request, error: BaseException) -> None:
+        _refuse(request, error)
+        self.publish(self._behind.pop(_client_of(request)))
 
     async def _publish(self, asked: _Asked, *, size_bytes: int | None = None) -> Reply:
         request, topic, publish, ack, _ = asked
@@ -198,6 +220,11 @@ class _PublishRoutes:
             detail = json_bodies.rollback_detail_from_json(request.value())
         await self._publisher.rollback(topic, detail, caller=request.caller)
         return EMPTY_REPLY
+
+
+def _client_of(request: Request) -> object:
+    assert request.call is not None, "a connection has brought it"
+    return request.call.client
 
 
 def _asked_and_size(request: Request) -> tuple[_Asked, int]:

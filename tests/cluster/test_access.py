@@ -35,8 +35,8 @@ def admitted(tmp_path: Path, method: str, path: str, authorization: str) -> Requ
         {"ns": "a", "t": "b"}, (), None, None, b"", is_forwarded=True, authorization=authorization
     )
     for _ in range(2):  # what is forwarded was charged by the first server
-        guard.admitted(AwaitedCall(), made(method, path), request)
-    return guard.admitted(AwaitedCall(), made(method, path), request)
+        guard.admitted(AwaitedCall(None), made(method, path), request)
+    return guard.admitted(AwaitedCall(None), made(method, path), request)
 
 
 async def test_a_forwarded_request_has_the_rights_of_its_principal(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_a_client_can_t_mark_its_request_as_forwarded(tmp_path: Path) -> N
     request = Request({"ns": "a", "t": "b"}, (), None, None, b"", is_forwarded=True)
     request = request._replace(authorization=f"Bearer {token_of('reader')}")
 
-    got = guard.admitted(AwaitedCall(), made("GET", f"{TOPIC}/messages"), request)
+    got = guard.admitted(AwaitedCall(None), made("GET", f"{TOPIC}/messages"), request)
 
     assert not got.is_forwarded
 

@@ -174,6 +174,39 @@ def test_publishes_that_arrive_together_keep_their_order_over_topics_and_other_c
     assert other_topic.read() == [str(number) for number in range(60) if number % 5 == 4]
 
 
+def test_publishes_behind_a_large_one_keep_their_order(
+    session: SessionClient, topic: Topic
+) -> None:
+    """A large one is decoded in a thread, and those behind it were written meanwhile."""
+    names, large = (topic.namespace, topic.name), ["large" * 20] * 2_000
+    bodies = [["1"], large, ["2"], large, ["3"]]
+    sent = [session.frame(PUBLISH, *names, body=in_avro(messages)) for messages in bodies]
+
+    session.write(*sent)
+
+    ids = [session.reply_to(frame[1])[1]["Tuff-First-Id"] for frame in sent]
+    assert ids == sorted(ids)
+
+
+def test_a_large_publish_that_is_refused_holds_up_none_behind_it(
+    session: SessionClient, topic: Topic
+) -> None:
+    names = topic.namespace, topic.name
+    broken = session.frame(PUBLISH, *names, body=in_avro(["large" * 20] * 2_000)[:-1])
+    whole = session.frame(PUBLISH, *names, body=in_avro(["m"]))
+
+    session.write(broken, whole)
+
+    assert session.reply_to(broken[1])[0] == 400
+    assert session.reply_to(whole[1])[0] == 200
+    assert topic.read() == ["m"]
+
+
+def in_avro(messages: list[str]) -> bytes:
+    payloads = [message.encode() for message in messages]
+    return avro.encode_publish_request(PublishRequest(None, payloads))
+
+
 def test_publishes_of_one_id_that_arrive_together_are_written_once(
     session: SessionClient, topic: Topic
 ) -> None:

@@ -198,9 +198,16 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a large request is decoded on the event loop",
         "messaging/write/publish.py",
-        "            if len(request.body) > LARGE_BODY_BYTES:\n",
-        "            if False:\n",
+        "            is_large = len(request.body) > LARGE_BODY_BYTES\n",
+        "            is_large = False\n",
         ("tests/messaging/test_publish.py::test_a_large_request_is_decoded_in_a_thread",),
+    ),
+    Mutant(
+        "a publish of a session overtakes a large one that is being decoded",
+        "messaging/write/publish.py",
+        "            waiting.append(request)\n",
+        "            waiting = None\n",
+        ("tests/http/test_session.py::test_publishes_behind_a_large_one_keep_their_order",),
     ),
     Mutant(
         "rows of a large publish are not made",

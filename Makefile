@@ -57,9 +57,9 @@ test-hbase-one: $(VENV)/.installed-dev $(HBASE)/.installed $(OBSERVER)/.installe
 test-spark: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -m slow tests/spark $(MORE)
 
-# The console in Debian's Chromium, which has to be installed; a minute.
+# The console in Debian's Chromium, which has to be installed; a minute. Pages wait for one half of their time.
 test-browser: $(VENV)/.installed-dev
-	$(BIN)/pytest -q -m browser tests/console $(MORE)
+	$(BIN)/pytest -q -m browser tests/console -n 2 $(MORE)
 
 # The console with 10,000 topics and a million messages, in Chromium; a minute, on an idle machine.
 prove-console: $(VENV)/.installed-dev

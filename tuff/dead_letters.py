@@ -1,13 +1,14 @@
 """Dead letters: messages that could not be processed, and where they go (decision 0043 §6).
 
-    dead letter := {"topic", "id", "timestamp", "payload" | "size", "reason", "attempts",
-                    ["group"], ["traceback"]}
+    dead letter := {"topic", "id", "timestamp", "payload" | "size" | "payloadBytes", "reason",
+                    "attempts", ["group"], ["traceback"]} [newline, the bytes of the payload]
 
 A dead letter is JSON in UTF-8, with the key, the tags and the headers of its message. `size` is for
-a message that does not fit into a dead letter. `payload` is text, or `{"base64": …}` where it is
-not UTF-8, or where base64 is shorter: a control character takes six bytes of JSON. `group` is the
-consumer group that failed, `namespace/name` where it has another namespace than the topic; a share
-group is `share:` and its name.
+a message that does not fit into a dead letter. A payload that fits only as it is follows behind the
+JSON and a newline, and `payloadBytes` is its length. `payload` is text, or `{"base64": …}` where it
+is not UTF-8, or where base64 is shorter: a control character takes six bytes of JSON. `group` is
+the consumer group that failed, `namespace/name` where it has another namespace than the topic; a
+share group is `share:` and its name.
 
 A message that is to be tried again waits as a dead letter in `<topic>.retry`; one that was given up
 is in `<topic>.dlq`.
@@ -17,7 +18,7 @@ import json
 from base64 import b64encode
 from dataclasses import dataclass, replace
 from traceback import format_exception
-from typing import Annotated
+from typing import Annotated, Any
 
 from tuff.errors import NotADeadLetterError
 from tuff.protocol.errors import (
@@ -67,6 +68,7 @@ class DeadLetter:
     # None: the payload is here.
     size_bytes: Annotated[int | None, Member("size")] = None
     traceback: str | None = None  # the last lines of that of the newest error
+    is_raw: bool = False  # the payload follows behind the JSON
 
     @property
     def has_retry_topic(self) -> bool:
@@ -81,7 +83,8 @@ class DeadLetter:
     def without_payload(self) -> "DeadLetter":
         """The message can be read from its topic by its id until it expires."""
         message = replace(self.message, payload=b"")
-        return replace(self, message=message, size_bytes=len(self.message.payload))
+        size_bytes = len(self.message.payload)
+        return replace(self, message=message, size_bytes=size_bytes, is_raw=False)
 
     def publishable(self) -> NewMessage[bytes]:
         """The message that carries the letter, with the attributes of the one that failed."""
@@ -89,30 +92,37 @@ class DeadLetter:
         return NewMessage(self._text(), key=failed.key, tags=failed.tags, headers=failed.headers)
 
     def _text(self) -> bytes:
-        payload = {"payload": _form(self.message.payload)}
-        return _json(
+        if self.size_bytes is not None:
+            payload: dict[str, object] = {"size": self.size_bytes}
+        elif self.is_raw:
+            payload = {"payloadBytes": len(self.message.payload)}
+        else:
+            payload = {"payload": _form(self.message.payload)}
+        text = _json(
             {
                 "topic": str(self.topic),
                 "id": self.message.id.hex(),
                 "timestamp": self.message.timestamp_ms,
-                **(payload if self.size_bytes is None else {"size": self.size_bytes}),
+                **payload,
                 "reason": _shown(self.reason[:REASON_LENGTH_MAX]),
                 "attempts": self.attempts,
                 **({} if self.group is None else {"group": self.group}),
                 **({} if self.traceback is None else {"traceback": _shown(self.traceback)}),
             }
         )
+        return text + b"\n" + self.message.payload if self.is_raw else text
 
 
 def read_dead_letter(message: Message) -> DeadLetter:
     """Raises: NotADeadLetterError: the payload of the message has another form."""
     try:
-        form = json.loads(message.payload)
-        if not isinstance(form, dict):
-            raise NotADeadLetterError("its payload is no JSON object")
+        form, raw = _parts(message.payload)
         namespace, _, name = form["topic"].partition(":")
         size = form.get("size")
-        payload = b"" if size is not None else payload_from_json(form["payload"])
+        if raw is not None:
+            payload = raw
+        else:
+            payload = b"" if size is not None else payload_from_json(form["payload"])
         attempts, reason, group = form["attempts"], form["reason"], form.get("group")
         is_plain = type(attempts) is int and type(reason) is str and type(size) in {int, type(None)}
         traceback = form.get("traceback")
@@ -126,6 +136,7 @@ def read_dead_letter(message: Message) -> DeadLetter:
             group=group,
             size_bytes=size,
             traceback=traceback,
+            is_raw=raw is not None,
         )
     except (
         ValueError, KeyError, TypeError, AttributeError, RecursionError,
@@ -146,6 +157,27 @@ def _why(error: Exception) -> str:
             return "its payload is no JSON object"
         case _:
             return "a member has the wrong type"
+
+
+def _parts(text: bytes) -> tuple[Any, bytes | None]:
+    """The object of a dead letter, and the payload behind it, if it is there. Raises:
+    NotADeadLetterError, ValueError: it has another form."""
+    first, _, rest = text.partition(b"\n")
+    try:
+        form = json.loads(text)
+    except ValueError:
+        form = json.loads(first)
+        if not isinstance(form, dict) or "payloadBytes" not in form:
+            raise
+    if not isinstance(form, dict):
+        raise NotADeadLetterError("its payload is no JSON object")
+    if "payloadBytes" not in form:
+        return form, None
+    if form["payloadBytes"] != len(rest):
+        raise NotADeadLetterError(
+            f"the payload behind it has {len(rest)} bytes, and not {form['payloadBytes']}"
+        )
+    return form, rest
 
 
 @dataclass(frozen=True, slots=True)

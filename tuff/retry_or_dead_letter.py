@@ -17,7 +17,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -274,8 +274,8 @@ class Letters:
 
         Raises: StoppedError: `stop` was set before it began.
 
-        A letter that is too large for the server has no payload, and can't be tried again. Without
-        it the message would be repeated for ever.
+        A letter that is too large for the server has its payload as it is. One that still is has
+        none, and can't be tried again: without the letter the message would be repeated for ever.
         """
         was_missing = False
         while True:
@@ -309,8 +309,15 @@ class Letters:
 def _with_largest_cut(
     failures: Sequence[Failure], dead_letters: TopicId | None
 ) -> Sequence[Failure]:
-    largest = max(failures, key=lambda each: len(each.letter.message.payload))
-    cut = given_up(largest.letter.without_payload(), dead_letters)
+    # Those that are in JSON first: a payload as it is takes less.
+    largest = max(
+        (each for each in failures if each.letter.size_bytes is None),
+        key=lambda each: (not each.letter.is_raw, len(each.letter.message.payload)),
+    )
+    if largest.letter.is_raw:
+        cut = given_up(largest.letter.without_payload(), dead_letters)
+    else:
+        cut = replace(largest, letter=replace(largest.letter, is_raw=True))
     return [cut if each is largest else each for each in failures]
 
 

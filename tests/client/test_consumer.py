@@ -1064,6 +1064,23 @@ def test_a_group_reads_topics_of_several_namespaces_and_its_retries_are_its_own(
     assert [sorted(seen[each]) for each in namesakes] == [[b"a", b"a", b"b", b"b"], [b"b", b"b"]]
 
 
+def test_a_large_binary_message_is_tried_again(client: tuff.Client, topic: tuff.TopicId) -> None:
+    payload = b"\xff" * (13 << 20)
+    seen: list[bytes] = []
+    client.publish(topic, payload)
+    with client.consumer(topic, group="large", retry=tuff.RetryPolicy(delays=(0.05,))) as consumer:
+
+        def one(message: tuff.Message) -> None:
+            seen.append(message.payload)
+            if len(seen) < 2:
+                raise RuntimeError("not yet")
+            consumer.stop()
+
+        consumer.run(each_of(one))
+
+    assert [each == payload for each in seen] == [True] * 2
+
+
 def each_of(one: Callable[[tuff.Message], None]) -> Callable[[tuff.Batch], None]:
     def process(batch: tuff.Batch) -> None:
         for message in batch:

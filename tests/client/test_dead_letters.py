@@ -1,6 +1,7 @@
 """The form of dead letters, and the policy of retries (decision 0043 §6)."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,8 @@ def test_a_dead_letter_reads_as_it_was(
     sent = DeadLetter(topic=topic, message=message, reason=reason, attempts=attempts, group=group)
 
     assert read_dead_letter(carried(sent)) == sent
+    raw = replace(sent, is_raw=True)
+    assert read_dead_letter(carried(raw)) == raw
     assert read_dead_letter(carried(sent.without_payload())) == sent.without_payload()
 
 
@@ -92,3 +95,12 @@ def test_impossible_delays_are_refused(delays: tuple[float, ...]) -> None:
 def test_delays_of_the_wrong_type_are_refused(delays: object) -> None:
     with pytest.raises(TypeError, match="delay"):
         tuff.RetryPolicy(delays=delays)  # type: ignore[arg-type]  # the point
+
+
+@pytest.mark.parametrize("behind", [b"", b"12", b"1234"])
+def test_a_payload_of_another_length_than_the_letter_says_is_no_dead_letter(behind: bytes) -> None:
+    sent = letter(Message(MessageId(1, 2), b"123"), is_raw=True)
+    head = sent.publishable().payload.partition(b"\n")[0]
+
+    with pytest.raises(NotADeadLetterError):
+        read_dead_letter(Message(CARRIER, head + b"\n" + behind))

@@ -316,10 +316,9 @@ class Client:
         undecided one; `all` reads everything that was published, also by transactions that are in
         progress or were rolled back. `transaction`: read in the snapshot of this transaction
         instead: the value itself, or the pointer of one in progress. At a message that is undecided
-        for it, `undecided="hold"` stops, and `"skip"` passes over it, for readers that do not go on
-        from `next_id`. `wait`: how long to wait if there are no messages, up to 60 seconds.
-        `through`: the last id to deliver. `tags`: only messages with these, as
-        "retail,new|urgent": (retail and new) or urgent.
+        for it, `undecided="hold"` stops, and `"skip"` passes over it, so go on behind where this
+        began. `wait`: how long to wait if there are none, up to 60 seconds. `through`: the last id
+        to deliver. `tags`: those with these, as "retail,new|urgent": (retail and new) or urgent.
 
         Raises:
             TopicNotFoundError: the topic does not exist.

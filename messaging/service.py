@@ -301,6 +301,7 @@ class MessagingService:
             self._has_lost_batches = isinstance(error, MessagesLostError)
             return
         self.state.load(loaded)
+        self.lost_messages.start()
         self._records_accepted_loss = loaded.has_accepted_loss
         self._written_at_ms = self.state.now_ms()
         self._is_loaded = True

@@ -4,7 +4,7 @@
 A loss is a range of positions: from that of the group to the first message that the log still has.
 Its rows are counted before retention deletes them. What was counted is counted once: so the end of
 the last range is kept for each group and partition. It is in memory: after a start, the ranges
-begin where the time was recorded last.
+begin where the last retention pass ended.
 """
 
 import logging
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from kernel.log_events import event
 from messaging.log.state_in_memory import OpenStore, StoreState, require_topic
 from messaging.log.topics import Topic, TopicRecord
+from messaging.model.expiry import NO_LOG_START
 from messaging.model.row_format import offset_after
 from messaging.model.visibility import before_row
 from messaging.read.counts import (
@@ -103,6 +104,17 @@ class LostMessages:
         self._counted_to: dict[_Reader, Offset] = {}
         self._losses: dict[_Reader, list[Loss]] = {}
         self._to_log: dict[LossKey, MessageCount] = {}
+        self._counted_at_start: dict[TopicId, Offset] = {}
+        self._swept_at_ms: int | None = None
+
+    def start(self) -> None:
+        """The store was loaded: what its last retention pass removed is counted."""
+        self._swept_at_ms = self._state.metadata.swept_at_ms
+        self._counted_at_start = {
+            each.id: each.durable.log_start.offset
+            for each in self._state.topics
+            if each.durable is not None and each.durable.log_start > FIRST_ID
+        }
 
     def begin(self, group: GroupName, partition: TopicId) -> None:
         """The group begins in the partition: what is gone by now is no loss of it."""
@@ -216,11 +228,10 @@ class LostMessages:
         others, or this server before the start, may have counted."""
         if self._state.topics.is_shared:
             return max(self._stops(topic, record).values())
-        recorded_ms = self._state.recovered_clock_ms
-        log_start = record.log_start.offset
-        if recorded_ms is None:
-            return log_start
-        return max(log_start, topic.rule_of(record).live_from(now_ms=recorded_ms))
+        counted_to = self._counted_at_start.get(topic.id, NO_LOG_START)
+        if self._swept_at_ms is None:
+            return counted_to
+        return max(counted_to, topic.rule_of(record).live_from(now_ms=self._swept_at_ms))
 
     async def _count(
         self,

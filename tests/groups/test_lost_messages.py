@@ -1,7 +1,10 @@
 """Messages that groups had not read when they expired or were truncated: counts, log and totals."""
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -234,7 +237,7 @@ async def test_after_a_start_what_expired_since_the_end_is_counted_and_nothing_t
         await publish(service, 3)
         world.clock.now_ms += TTL_MS
         late = await publish(service, 2)
-        await service.groups.note_lost()  # the rows are still there
+        await service.cleaner.run_pass()
         assert lost(service) == {(CONSUMERS, "expired"): 3}
     world.clock.now_ms = late.publish_timestamp_ms + TTL_MS
 
@@ -309,3 +312,85 @@ async def test_the_losses_of_a_message_are_known_by_group(
 
     assert (found.group, found.cause) == (CONSUMERS, LossCause.EXPIRED)
     assert service.lost_messages.of_message(AUDIT, live) == []
+
+
+class Model:
+    """What is lost: each message that expired, or was truncated, before it was done."""
+
+    def __init__(self) -> None:
+        self.unread: list[MessageId] = []
+        self.lost = 0
+
+    def remove_before(self, first_ms: int) -> None:
+        gone = [each for each in self.unread if each.publish_timestamp_ms < first_ms]
+        self.lost += len(gone)
+        self.unread = self.unread[len(gone) :]
+
+    def read(self, count: int) -> MessageId | None:
+        """The last of these messages, which are done."""
+        done, self.unread = self.unread[:count], self.unread[count:]
+        return done[-1] if done else None
+
+
+class Run:
+    """Random calls, and what they mean for a consumer group and a share group."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance, self.world = Random(seed), World()
+        self.models = {CONSUMERS: Model(), WORKERS: Model()}
+
+    def expire(self) -> None:
+        for model in self.models.values():
+            model.remove_before(self.world.clock.now_ms - TTL_MS + 1)
+
+    async def publish(self, service: MessagingService) -> None:
+        count = self.chance.randrange(1, 5)
+        last = await publish(service, count)
+        ids = [replace(last, seq_id=last.seq_id - each) for each in reversed(range(count))]
+        for model in self.models.values():
+            model.unread += ids
+
+    async def wait(self, _service: MessagingService) -> None:
+        self.world.clock.now_ms += self.chance.randrange(1, TTL_MS)
+        self.expire()
+
+    async def commit(self, service: MessagingService) -> None:
+        after = self.models[CONSUMERS].read(self.chance.randrange(1, 5))
+        if after is not None:
+            await commit(service, after)
+
+    async def work(self, service: MessagingService) -> None:
+        leased = await lease(service, self.chance.randrange(1, 5))
+        if leased:
+            await service.share_groups.acknowledge(AUDIT, "mailing", leased)
+            self.models[WORKERS].read(len(leased))
+
+    async def sweep(self, service: MessagingService) -> None:
+        await service.cleaner.run_pass()
+
+    async def truncate(self, service: MessagingService) -> None:
+        cut_ms = self.world.clock.now_ms - self.chance.randrange(1, TTL_MS)
+        await service.topics.truncate(AUDIT, cut_ms)
+        for model in self.models.values():
+            model.remove_before(cut_ms)
+
+    async def step(self, service: MessagingService) -> None:
+        calls = (self.publish, self.publish, self.wait, self.commit, self.work, self.sweep)
+        await self.chance.choice((*calls, self.truncate))(service)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_the_losses_are_those_of_a_model(seed: int) -> None:
+    run, found = Run(seed), Counter[GroupName]()
+    for number in range(3):  # with restarts
+        properties = {"ttl": str(TTL_MS // 1000)} if number == 0 else None
+        async with run.world.running(audit=properties) as service:
+            await join(service)
+            await create_share_group(service)
+            for _ in range(30):
+                await run.step(service)
+            await run.sweep(service)
+            for (group, _), count in lost(service).items():
+                found[group] += count
+
+    assert found == Counter({group: model.lost for group, model in run.models.items()})

@@ -224,6 +224,13 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         (f"{_AUDIT}::test_nobody_changes_the_audit_topic",),
     ),
     Mutant(
+        "the rights of a group's namespace are enough for its topics of other namespaces",
+        "access/permission.py",
+        "    return (first, rest) if colon and not rest.isdigit() else (namespace, name)\n",
+        "    return (namespace, name)\n",
+        (f"{_ACCESS}::test_each_topic_of_another_namespace_needs_the_right_there",),
+    ),
+    Mutant(
         "an administrator truncates the audit topic",
         "access/permission.py",
         "    is_kept = needed.deletes_messages and ",

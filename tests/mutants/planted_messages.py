@@ -8,9 +8,35 @@ _LOST = "tests/http/test_lost_message_store.py"
 _SHARE = "tests/groups/test_share_coordinator.py"
 _WORKER = "tests/client/test_share_consumer.py"
 _CONSUMER = "tests/client/test_consumer.py"
+_UNREAD = "tests/groups/test_lost_messages.py"
+_GROUPS = "tests/groups/test_consumer_coordinator.py"
+_HOLDS = "tests/messaging/test_holds_and_positions.py"
 _REPEATED = "tests/messaging/test_repeated_publishes.py"
 
 MESSAGE_MUTANTS: Sequence[Mutant] = (
+    Mutant(
+        "what a group has lost is counted with each pass",
+        "messaging/read/lost_messages.py",
+        "        self._counted_to[reader] = max(stops.values())\n",
+        "",
+        (f"{_UNREAD}::test_the_losses_are_those_of_a_model",),
+    ),
+    Mutant(
+        "a group is deleted while a transaction may commit its offsets",
+        "messaging/groups/consumer_coordinator.py",
+        "        if state.members or state.undecided:\n",
+        "        if state.members:\n",
+        (f"{_GROUPS}::test_a_group_whose_offsets_may_still_be_committed_is_kept",),
+    ),
+    Mutant(
+        "a partition that is added has none of its topic's holds",
+        "messaging/topic_changes.py",
+        "            held = self._holds_of_all([*records.values()])\n",
+        "            held = dict[str, Hold]()\n",
+        (
+            f"{_HOLDS}::test_a_hold_of_a_topic_is_one_of_all_its_partitions_and_of_those_added_later",
+        ),
+    ),
     Mutant(
         "what waits behind a cancelled delayed message is forgotten",
         "messaging/write/delayed_messages.py",

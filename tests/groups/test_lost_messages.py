@@ -106,6 +106,19 @@ async def test_what_expires_before_a_group_read_it_is_counted_once_and_logged(
     assert not [key for key in world.rows if key.startswith(MESSAGES + b"default\0audit")]
 
 
+async def test_looks_before_the_rows_are_deleted_count_them_once(
+    world: World, service: MessagingService
+) -> None:
+    await reach_start_of(service)
+    await publish(service, 3)
+    world.clock.now_ms += TTL_MS
+
+    for _ in range(2):
+        await service.groups.note_lost()
+
+    assert lost(service) == {(CONSUMERS, "expired"): 3}
+
+
 async def test_what_a_group_has_read_is_no_loss(world: World, service: MessagingService) -> None:
     await join(service)
     await commit(service, await publish(service, 3))

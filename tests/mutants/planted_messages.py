@@ -15,11 +15,18 @@ _REPEATED = "tests/messaging/test_repeated_publishes.py"
 
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
-        "what a group has lost is counted with each pass",
+        "what a group has lost is counted with each look",
         "messaging/read/lost_messages.py",
         "        self._counted_to[reader] = max(stops.values())\n",
         "",
-        (f"{_UNREAD}::test_the_losses_are_those_of_a_model",),
+        (f"{_UNREAD}::test_looks_before_the_rows_are_deleted_count_them_once",),
+    ),
+    Mutant(
+        "after a start, what expired before it is no loss",
+        "messaging/read/lost_messages.py",
+        "        counted_to = self._counted_at_start.get(topic.id, NO_LOG_START)\n",
+        "        counted_to = max(self._stops(topic, record).values())\n",
+        (f"{_UNREAD}::test_after_a_start_what_expired_since_the_end_is_counted_and_nothing_twice",),
     ),
     Mutant(
         "a group is deleted while a transaction may commit its offsets",

@@ -123,6 +123,46 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         (f"{_PRINCIPALS}::test_nobody_else_takes_an_invalid_transaction_from_the_list",),
     ),
     Mutant(
+        "keys of conflicts are those of all tenants",
+        "tx/transaction_owners.py",
+        "        return frozenset(prefix + each for each in changes)\n",
+        "        return changes\n",
+        (
+            f"{_PRINCIPALS}::test_conflicts_are_those_of_a_tenant_also_after_a_crash",
+            f"{_PRINCIPALS}::test_a_prepared_transaction_keeps_no_changes_of_another_tenant",
+        ),
+    ),
+    Mutant(
+        "a change without a tenant can be that of one",
+        "tx/transaction_owners.py",
+        "    if any(each.startswith(_KEYS) for each in changes):",
+        "    if False:",
+        (f"{_PRINCIPALS}::test_a_principal_without_a_tenant_can_t_name_a_change_of_one",),
+    ),
+    Mutant(
+        "the tenant of a transaction is forgotten with its end",
+        "tx/transaction_owners.py",
+        "        if not tenant_of(self._by_id.get(transaction_id)):\n",
+        "        if True:\n",
+        (f"{_PRINCIPALS}::test_no_call_tells_of_a_transaction_of_another_tenant[log]",),
+    ),
+    Mutant(
+        "a principal in another tenant is the same owner",
+        "tx/transaction_owners.py",
+        "caller.may_administer or caller.owner == principals.of(transaction_id):",
+        "caller.may_administer or caller.principal == principal_name(principals.of(transaction_id) or ''):",
+        (
+            f"{_PRINCIPALS}::test_a_principal_that_moves_to_another_tenant_can_t_go_on_with_its_transactions",
+        ),
+    ),
+    Mutant(
+        "sinks are those of all tenants",
+        "tx/transaction_owners.py",
+        '    return f"{caller.tenant}{_TENANT}{name}" if caller is not None and caller.tenant else name\n',
+        "    return name\n",
+        (f"{_PRINCIPALS}::test_a_sink_is_that_of_its_tenant",),
+    ),
+    Mutant(
         "replies count for no quota",
         "access/quotas.py",
         "            self._bytes.take(size_bytes)\n",

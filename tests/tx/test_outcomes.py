@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tx.service import NOW_MS, Service, turns
+from kernel.requests_and_replies import Caller
+from tests.tx.service import NOW_MS, NewService, Service, turns
 from tuff.protocol.errors import TransactionNotInProgressError
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
+from tx.calls import StartRequest
 from tx.log_records import (
     POINTER,
     ROLLBACK_DETAIL,
@@ -21,6 +23,7 @@ from tx.log_records import (
     tuple_of,
 )
 from tx.outcomes import NEWEST_COUNT_MAX, EndedState, Outcome, Outcomes, packed_outcomes
+from tx.settings import TransactionSettings
 
 
 def ended(number: int, *, state: EndedState = EndedState.COMMITTED, lsn: int = 0) -> Outcome:
@@ -191,3 +194,22 @@ async def test_no_outcome_is_forgotten_by_a_doubtful_clock(service: Service) -> 
     await service.later(0)
     with pytest.raises(TransactionNotInProgressError):
         await service.runner.outcome(opened.transaction_id)
+
+
+async def test_the_owner_of_a_tenant_s_transaction_is_forgotten_with_its_outcome(
+    new_service: NewService,
+) -> None:
+    service = await new_service(TransactionSettings(outcome_retention_s=1)).open()
+    for caller in (Caller("alice", tenant="acme"), Caller("bob")):
+        for end in (service.runner.commit, service.runner.abort, service.runner.invalidate):
+            tx = await service.runner.start(StartRequest(client="c", caller=caller))
+            await end(tx.transaction_id)
+    principals = service.durable.state.principals
+    kept = [owner for _, owner in principals.image()]
+    assert sorted(kept) == ["alice@acme"] * 3 + ["bob"]  # that of bob is invalid
+
+    await service.later(0)
+    await service.later(2_000)
+
+    assert sorted(owner for _, owner in principals.image()) == ["alice@acme", "bob"]
+    assert (principals.open_count("alice@acme"), principals.open_count("bob")) == (0, 0)

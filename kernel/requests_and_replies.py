@@ -64,9 +64,9 @@ class Caller(NamedTuple):
     tenant: str = ""
 
     @property
-    def owner(self) -> str:
-        """As the owner of a transaction is recorded. No name has an `@`, so no principal of another
-        tenant, nor this one in another tenant, has the same."""
+    def full_name(self) -> str:
+        """The principal as the record of a transaction has it. No name has an `@`, so no principal
+        of another tenant, nor this one in another tenant, has the same."""
         return f"{self.principal}@{self.tenant}" if self.tenant else self.principal
 
 

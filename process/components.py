@@ -386,10 +386,10 @@ class Components:
         """The principal of a transaction; None where this server knows none, as one that does not
         lead transactions."""
         try:
-            owner = self.transactions.write_permits.principal_of(pointer)
+            principal = self.transactions.write_permits.principal_of(pointer)
         except TransactionsUnavailableError:
             return None
-        return None if owner is None else principal_name(owner)
+        return None if principal is None else principal_name(principal)
 
     def _make_archive(self) -> "ArchiveReader | None":
         directory = self._settings.messaging.archive_directory

@@ -317,10 +317,10 @@ class _TransactionRoutes:
 
     def _require_known(self, caller: Caller, found: OpenTransaction | Outcome) -> None:
         """Raises: TransactionUnknownError: it is of another tenant."""
-        owner = self._manager.durable.state.principals.of(found.transaction_id)
-        if owner is None and isinstance(found, Outcome) and found.is_lost:
+        principal = self._manager.durable.state.principals.of(found.transaction_id)
+        if principal is None and isinstance(found, Outcome) and found.is_lost:
             return  # of whom is not known, and it says nothing
-        require_known(caller, found.transaction_id, owner)
+        require_known(caller, found.transaction_id, principal)
 
     def _changes(self, request: Request, body: Mapping[str, object]) -> frozenset[bytes] | None:
         """None where the commit leaves them to the can-commits before."""
@@ -382,8 +382,8 @@ class _ServiceRoutes:
             None if database is None else _database(database)
         )
         if request.caller is not None:
-            owner_of = self._manager.durable.state.principals.of
-            found = [e for e in found if may_know(request.caller, owner_of(e.transaction_id))]
+            principal_of = self._manager.durable.state.principals.of
+            found = [e for e in found if may_know(request.caller, principal_of(e.transaction_id))]
         topics, blocking = self._manager.runner.topics, self._manager.timeouts.blocking_now()
         return json_reply(
             {"prepared": [_prepared_object(each, topics(each), blocking) for each in found]}
@@ -676,7 +676,7 @@ def _open_object(
     opened: OpenTransaction,
     topics: list[str],
     lease_ends_at_ms: int | None,
-    owner: str | None,
+    principal: str | None,
 ) -> dict[str, object]:
     """One line of the overview."""
     return {
@@ -686,7 +686,7 @@ def _open_object(
         "startedAt": opened.started_at_ms,
         "expiresAt": opened.expires_at_ms,
         "topics": topics,
-        **({} if owner is None else {"principal": principal_name(owner)}),
+        **({} if principal is None else {"principal": principal_name(principal)}),
         **_lease_members(opened, lease_ends_at_ms),
         **_prepared_members(opened),
     }

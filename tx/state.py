@@ -95,7 +95,7 @@ class StateImage:
     outcomes: PackedOutcomes
     commits: tuple[CommittedChanges, ...]
     sinks: tuple[Sink, ...] = ()
-    principals: tuple[tuple[int, str], ...] = ()  # transaction ids and owners
+    principals: tuple[tuple[int, str], ...] = ()  # transaction ids, and full names of principals
     prunable: tuple[int, ...] = ()
 
 

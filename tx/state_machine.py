@@ -418,7 +418,7 @@ class Machine:
             state,
             Started(
                 now_ms, pointer, request.type, lives_ms, now_ms + lives_ms, request.client,
-                state.seen, lease, None if caller is None else caller.owner, request.request_id,
+                state.seen, lease, None if caller is None else caller.full_name, request.request_id,
                 request.is_messages_only,
             ),
         )  # fmt: skip

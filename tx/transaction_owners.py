@@ -1,7 +1,7 @@
 """The principal to which a transaction belongs: the one that started it (protocol §5.2,
 Principals), and the tenant of that principal (decision 0066).
 
-    owner := principal | principal "@" tenant
+    full name := principal | principal "@" tenant
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ _KEYS = b"\0tenant\0"  # in front of the changes of a tenant
 
 
 class TransactionPrincipals:
-    """The owners of transactions that were started under access control: of those that are open or
-    invalid, and of those of a tenant also while their outcomes are remembered."""
+    """The principals of transactions that were started under access control, by their full names:
+    while these are open or invalid, and of a tenant also while their outcomes are remembered."""
 
     def __init__(self, principals: Iterable[tuple[int, str]], opened: Collection[int]) -> None:
         """`principals` by transaction id; `opened` are the transactions in progress."""
@@ -27,15 +27,15 @@ class TransactionPrincipals:
         return bool(self._by_id)
 
     def start(self, transaction_id: int, principal: str | None) -> None:
-        """Note the owner of a transaction that starts; None: there is no access control."""
+        """Note the principal of a transaction that starts; None: there is no access control."""
         if principal is not None:
             self._by_id[transaction_id] = principal
             self._open[principal] += 1
 
     def end(self, transaction_id: int, *, is_invalid: bool) -> None:
-        """The transaction ended. An invalid one can still be aborted, so it keeps its owner."""
-        if (owner := self._by_id.get(transaction_id)) is not None:
-            self._open[owner] -= 1
+        """The transaction ended. An invalid one can still be aborted, so it keeps its principal."""
+        if (principal := self._by_id.get(transaction_id)) is not None:
+            self._open[principal] -= 1
             if not is_invalid:
                 self.abort_invalid(transaction_id)
 
@@ -64,23 +64,23 @@ class TransactionPrincipals:
 
 
 def caller_principal(caller: Caller | None) -> str | None:
-    """The owner of a transaction that the caller starts."""
-    return None if caller is None else caller.owner
+    """The principal of a transaction that the caller starts, by its full name."""
+    return None if caller is None else caller.full_name
 
 
-def principal_name(owner: str) -> str:
-    """The name of the principal, of an owner."""
-    return owner.partition(_TENANT)[0]
+def principal_name(full_name: str) -> str:
+    """The name of a principal, without its tenant."""
+    return full_name.partition(_TENANT)[0]
 
 
-def tenant_of(owner: str | None) -> str:
-    """The tenant of an owner; empty without one."""
-    return "" if owner is None else owner.partition(_TENANT)[2]
+def tenant_of(full_name: str | None) -> str:
+    """The tenant of a principal; empty without one."""
+    return "" if full_name is None else full_name.partition(_TENANT)[2]
 
 
-def tenant_changes(changes: frozenset[bytes], owner: str | None) -> frozenset[bytes]:
+def tenant_changes(changes: frozenset[bytes], principal: str | None) -> frozenset[bytes]:
     """The changes of a transaction, so that they conflict with those of its tenant only."""
-    if tenant := tenant_of(owner):
+    if tenant := tenant_of(principal):
         prefix = b"%s%s\0" % (_KEYS, tenant.encode())
         return frozenset(prefix + each for each in changes)
     if any(each.startswith(_KEYS) for each in changes):  # a program that plays the tenant
@@ -111,14 +111,14 @@ def shown_sink(sink: str, caller: Caller | None) -> str | None:
     return sink if caller.may_administer else None
 
 
-def may_know(caller: Caller | None, owner: str | None) -> bool:
-    """Whether the caller may know of the transactions of an owner: they are of one tenant."""
-    return caller is None or caller.may_administer or tenant_of(owner) == caller.tenant
+def may_know(caller: Caller | None, principal: str | None) -> bool:
+    """Whether the caller may know of the transactions of a principal: they are of one tenant."""
+    return caller is None or caller.may_administer or tenant_of(principal) == caller.tenant
 
 
-def require_known(caller: Caller | None, transaction_id: int, owner: str | None) -> None:
+def require_known(caller: Caller | None, transaction_id: int, principal: str | None) -> None:
     """Raises: TransactionUnknownError: the transaction has ended, and is of another tenant."""
-    if not may_know(caller, owner):
+    if not may_know(caller, principal):
         raise TransactionUnknownError(
             f"no transaction {transaction_id} is remembered: it never started, or ended too long "
             "ago"
@@ -134,7 +134,7 @@ def require_principal(
         ForbiddenError: it belongs to another principal, or to none: it started without access
             control, or its start was lost in a crash.
     """
-    if caller is None or caller.may_administer or caller.owner == principals.of(transaction_id):
+    if caller is None or caller.may_administer or caller.full_name == principals.of(transaction_id):
         return
     raise _of_another(caller, transaction_id)
 
@@ -145,7 +145,12 @@ def require_writer(caller: Caller | None, transaction_id: int, principal: str | 
 
     Raises: ForbiddenError: it belongs to another principal.
     """
-    if principal is None or caller is None or caller.may_administer or caller.owner == principal:
+    if (
+        principal is None
+        or caller is None
+        or caller.may_administer
+        or caller.full_name == principal
+    ):
         return
     raise _of_another(caller, transaction_id)
 
@@ -154,7 +159,7 @@ def require_quota(caller: Caller | None, principals: TransactionPrincipals) -> N
     """Check that the caller may start one more transaction. Raises: QuotaExceededError."""
     if caller is None or caller.open_transactions_max is None:
         return
-    if principals.open_count(caller.owner) >= caller.open_transactions_max:
+    if principals.open_count(caller.full_name) >= caller.open_transactions_max:
         raise QuotaExceededError(
             f"principal {caller.principal} has {caller.open_transactions_max} transactions in "
             "progress, its quota open_transactions; end some first"

@@ -147,9 +147,9 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         (f"{_PRINCIPALS}::test_no_call_tells_of_a_transaction_of_another_tenant[log]",),
     ),
     Mutant(
-        "a principal in another tenant is the same owner",
+        "a principal in another tenant is the same one",
         "tx/transaction_owners.py",
-        "caller.may_administer or caller.owner == principals.of(transaction_id):",
+        "caller.may_administer or caller.full_name == principals.of(transaction_id):",
         "caller.may_administer or caller.principal == principal_name(principals.of(transaction_id) or ''):",
         (
             f"{_PRINCIPALS}::test_a_principal_that_moves_to_another_tenant_can_t_go_on_with_its_transactions",

@@ -196,7 +196,7 @@ async def test_no_outcome_is_forgotten_by_a_doubtful_clock(service: Service) -> 
         await service.runner.outcome(opened.transaction_id)
 
 
-async def test_the_owner_of_a_tenant_s_transaction_is_forgotten_with_its_outcome(
+async def test_the_principal_of_a_tenant_s_transaction_is_forgotten_with_its_outcome(
     new_service: NewService,
 ) -> None:
     service = await new_service(TransactionSettings(outcome_retention_s=1)).open()
@@ -205,11 +205,11 @@ async def test_the_owner_of_a_tenant_s_transaction_is_forgotten_with_its_outcome
             tx = await service.runner.start(StartRequest(client="c", caller=caller))
             await end(tx.transaction_id)
     principals = service.durable.state.principals
-    kept = [owner for _, owner in principals.image()]
+    kept = [name for _, name in principals.image()]
     assert sorted(kept) == ["alice@acme"] * 3 + ["bob"]  # that of bob is invalid
 
     await service.later(0)
     await service.later(2_000)
 
-    assert sorted(owner for _, owner in principals.image()) == ["alice@acme", "bob"]
+    assert sorted(name for _, name in principals.image()) == ["alice@acme", "bob"]
     assert (principals.open_count("alice@acme"), principals.open_count("bob")) == (0, 0)

@@ -26,7 +26,7 @@ from tuff.protocol.errors import TransactionError, TransactionsUnavailableError,
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
-from tx.transaction_owners import require_writer
+from tx.transaction_principals import require_writer
 
 ENDED_COUNT_MAX = 16_384  # pointers that ended last; a poll looks at them right after their end
 

@@ -51,7 +51,7 @@ from tx.durable_state import ServiceState
 from tx.inspection_routes import SnapshotFiles
 from tx.invalid_list import LastSweep
 from tx.service import TransactionManager
-from tx.transaction_owners import principal_name
+from tx.transaction_principals import principal_name
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader

@@ -15,7 +15,7 @@ from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import value
 from tx.log_records import Conflict
 from tx.outcomes import OpenTransaction
-from tx.transaction_owners import named_change
+from tx.transaction_principals import named_change
 
 
 @value()

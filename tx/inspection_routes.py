@@ -20,7 +20,7 @@ from tx.routes import pointer_of, while_running
 from tx.service import TransactionManager
 from tx.snapshot_file import read_snapshot
 from tx.state import StateImage
-from tx.transaction_owners import named_change
+from tx.transaction_principals import named_change
 
 CHANGES_COUNT_MAX = 1_000  # changes of one reply
 # Bytes of a snapshot file that is decoded for a reply; a larger one takes seconds of the processor.

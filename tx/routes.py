@@ -54,7 +54,7 @@ from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
 from tx.sinks import EPOCH_MAX, EpochRequest, check_name
 from tx.state import Sink, StateImage
 from tx.state_machine_runner import MachineRunner
-from tx.transaction_owners import (
+from tx.transaction_principals import (
     may_know,
     named_change,
     principal_name,

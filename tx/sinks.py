@@ -41,7 +41,7 @@ from tx.settings import TransactionSettings
 from tx.state import Sink
 from tx.state_machine import Machine
 from tx.state_machine_runner import MachineRunner
-from tx.transaction_owners import caller_principal, require_principal, tenant_sink
+from tx.transaction_principals import caller_principal, require_principal, tenant_sink
 
 EPOCH_MAX = POINTER_MAX
 RUN_ID_LENGTH_MAX = 128  # characters; as many as a request id has

@@ -53,7 +53,7 @@ from tx.outcomes import (
     lost_outcome,
 )
 from tx.reader_snapshots import View, ViewChange, with_all
-from tx.transaction_owners import TransactionPrincipals
+from tx.transaction_principals import TransactionPrincipals
 
 FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is rarely older than one run
 SPAN_MS = 256  # deadlines of one span are kept together; a tick comes about that often

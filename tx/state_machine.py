@@ -90,7 +90,7 @@ from tx.transaction_decisions import (
     refusal,
     refused_end,
 )
-from tx.transaction_owners import require_quota
+from tx.transaction_principals import require_quota
 
 Rows = Sequence[RollbackDetail] | Exception  # what a commit publishes, or why it can't
 AT_ONCE_MAX = 16  # transactions in progress; with more, the record of a commit follows its rows

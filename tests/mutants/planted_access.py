@@ -101,7 +101,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "each principal ends the transactions of others",
-        "tx/transaction_owners.py",
+        "tx/transaction_principals.py",
         "    if caller is None or caller.may_administer or",
         "    if True or",
         (f"{_PRINCIPALS}::test_nobody_else_takes_over_an_epoch",),
@@ -117,14 +117,14 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "an invalid transaction has no principal",
-        "tx/transaction_owners.py",
+        "tx/transaction_principals.py",
         "            if not is_invalid:\n",
         "            if True:\n",
         (f"{_PRINCIPALS}::test_nobody_else_takes_an_invalid_transaction_from_the_list",),
     ),
     Mutant(
         "keys of conflicts are those of all tenants",
-        "tx/transaction_owners.py",
+        "tx/transaction_principals.py",
         "        return frozenset(prefix + each for each in changes)\n",
         "        return changes\n",
         (
@@ -134,21 +134,21 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a change without a tenant can be that of one",
-        "tx/transaction_owners.py",
+        "tx/transaction_principals.py",
         "    if any(each.startswith(_KEYS) for each in changes):",
         "    if False:",
         (f"{_PRINCIPALS}::test_a_principal_without_a_tenant_can_t_name_a_change_of_one",),
     ),
     Mutant(
         "the tenant of a transaction is forgotten with its end",
-        "tx/transaction_owners.py",
+        "tx/transaction_principals.py",
         "        if not tenant_of(self._by_id.get(transaction_id)):\n",
         "        if True:\n",
         (f"{_PRINCIPALS}::test_no_call_tells_of_a_transaction_of_another_tenant[log]",),
     ),
     Mutant(
         "a principal in another tenant is the same one",
-        "tx/transaction_owners.py",
+        "tx/transaction_principals.py",
         "caller.may_administer or caller.full_name == principals.of(transaction_id):",
         "caller.may_administer or caller.principal == principal_name(principals.of(transaction_id) or ''):",
         (
@@ -157,7 +157,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "sinks are those of all tenants",
-        "tx/transaction_owners.py",
+        "tx/transaction_principals.py",
         '    return f"{caller.tenant}{_TENANT}{name}" if caller is not None and caller.tenant else name\n',
         "    return name\n",
         (f"{_PRINCIPALS}::test_a_sink_is_that_of_its_tenant",),

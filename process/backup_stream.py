@@ -68,6 +68,7 @@ class Backups:
         self._is_busy = False
         self._is_stopping = False
         self.damage: str | None = None  # for which the newest backup was given up
+        self.damaged_count = 0  # backups that were given up for damage, since the start
 
     def stop(self) -> None:
         """End the backup that is under way."""
@@ -156,6 +157,7 @@ async def _send(backups: Backups, moment: Moment, stream: ReplyStream) -> None:
     except (TuffError, ArchiveError) as error:
         if isinstance(error, ArchiveError):
             backups.damage = str(error)
+            backups.damaged_count += 1
         log.warning("a backup was given up: %s", error, extra=event("backup_failed"))
         # The status line is sent already, so the last part says that the backup is incomplete.
         advice = f"; {REPAIR}" if isinstance(error, ArchiveError) else ""

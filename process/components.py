@@ -158,16 +158,27 @@ class Components:
                 *(() if self.cluster is None else self.cluster.gauges()),
                 *(() if self._audit is None else self._audit.gauges()),
                 *self._security.gauges(),
-                metrics.Gauge(
-                    "connections", "Open connections.", lambda: float(len(self._open_connections))
-                ),
-                metrics.Gauge(
-                    "connections_max",
-                    "Connections that the server takes; further ones get 429.",
-                    lambda: float(self._settings.server.max_connections),
-                ),
+                *self._own_gauges(),
             ],
         )
+
+    def _own_gauges(self) -> list[metrics.Gauge]:
+        return [
+            metrics.Gauge(
+                "backups_damaged",
+                "Backups that were given up for a damaged row.",
+                lambda: float(self._backups.damaged_count),
+                is_counter=True,
+            ),
+            metrics.Gauge(
+                "connections", "Open connections.", lambda: float(len(self._open_connections))
+            ),
+            metrics.Gauge(
+                "connections_max",
+                "Connections that the server takes; further ones get 429.",
+                lambda: float(self._settings.server.max_connections),
+            ),
+        ]
 
     def listener(self) -> Listener:
         """A listener that serves every route."""

@@ -27,6 +27,7 @@ from tests.http.conftest import NewServer
 from tests.http.conftest import new_server as new_server
 from tests.http.process import ENDS_WITH_PARENT, ServerProcess, serve
 from tests.http.test_access import access_file, rights
+from tests.http.test_damaged_records import damage
 from tests.http.test_server_tls import HOST, Files
 from tests.monitoring.test_dashboard_and_alerts import ALERTS
 from tests.programs import find, needs
@@ -145,6 +146,23 @@ def test_messages_that_were_acknowledged_early_are_lost(
         for number in range(100):
             topic.publish(str(number), ack="none")
     prometheus.fires("TuffPublishesLost", server)
+
+
+def test_only_a_backup_has_met_a_damaged_record(
+    prometheus: Prometheus, new_server: NewServer
+) -> None:
+    first = new_server()
+    topic = Topic(first.client(), "default", "seldom-read")
+    ok(topic.create())
+    ok(topic.publish("soon damaged"))
+    first.end()
+    assert damage(first.data / "messages", b"soon damaged") == 1
+    server = new_server(home=first.home)
+    prometheus.watch(server)
+
+    assert b"is damaged" in server.client().get("/v1/backup").body
+
+    prometheus.fires("TuffDamagedRecords", server)
 
 
 def test_the_clock_is_set_back(prometheus: Prometheus, shim_library: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 import tuff
 from tests.http.process import ServerProcess
 
-# Below the line of the program, those of the causes included: the method of the client, and one that
-# sends the call; or two of the future of a publisher. docs/howto/client.md promises no more.
+# Below the line of the program, those of the causes included: the method of the client and one that
+# sends the call, or two of the future of a publisher. docs/howto/client.md promises no more.
 FRAMES_COUNT_MAX = 3
 NOWHERE = "http://127.0.0.1:1"
 MISSING = tuff.TopicId("client", "missing")

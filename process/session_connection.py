@@ -46,6 +46,9 @@ POLLS_MAX = 64  # of them; each may have a reply of `messaging.poll_bytes_max`
 # Bytes of the calls under way above which a session is not read: two of the largest calls, by the
 # default of `server.max_request_bytes`.
 UNDER_WAY_BYTES_MAX = 32 << 20
+# Bytes of replies that the client has not read, above which a poll is made again later: eight of
+# `messaging.poll_bytes_max`. All polls under way may be answered at once.
+UNREAD_BYTES_MAX = 64 << 20
 # Of one turn. One read can bring ten thousand calls, and a call that is answered at once takes some
 # 0.1 ms, and more if its reply is large.
 TURN_FRAMES_MAX = 128
@@ -127,6 +130,7 @@ class Session(asyncio.Protocol):
         self._under_way: dict[int, Call] = {}
         self._under_way_bytes = 0
         self._polls_count = 0
+        self._polls: dict[int, list[object]] = {}  # the frames of those that read messages
         self._replies: list[bytes] = []  # not yet written
         self._reply_bytes = 0
         self._is_writing_later = False  # replies that come now are written together, later
@@ -280,6 +284,8 @@ class Session(asyncio.Protocol):
         under_way[call_id] = call
         self._under_way_bytes += size
         self._polls_count += callee.ends_with_connection
+        if callee.declared is operations.POLL:
+            self._polls[call_id] = elements
         try:
             request = request_of(said, call, self.head)
         except TuffError as error:
@@ -288,10 +294,14 @@ class Session(asyncio.Protocol):
             dispatcher.begin(call, request)
 
     def answered(self, call: Call, reply: Reply) -> None:
-        """Send the reply to a call."""
+        """Send the reply to a call, or let a poll read again once its client reads its replies."""
         del self._under_way[call.id]
         self._under_way_bytes -= call.size
         self._polls_count -= call.callee.ends_with_connection
+        elements = self._polls.pop(call.id, None)
+        if elements is not None and self._unread_bytes() > UNREAD_BYTES_MAX:
+            self._arrived.append((call.size, elements))
+            return
         self._reply(call.id, reply)
         if reply.status == _UNAUTHENTICATED and not self._is_ended:
             error = self._sessions.refusal(self.head)
@@ -319,6 +329,10 @@ class Session(asyncio.Protocol):
             case _:
                 raise BadRequestError(f"a cancellation names a call, not {shown(elements[1:])}")
 
+    def _unread_bytes(self) -> int:
+        unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._reply_bytes + unwritten
+
     def _give_up_polls(self) -> None:
         for call in list(self._under_way.values()):
             if call.callee.ends_with_connection:
@@ -326,6 +340,7 @@ class Session(asyncio.Protocol):
 
     def _give_up(self, poll: Call) -> None:
         del self._under_way[poll.id]
+        self._polls.pop(poll.id, None)
         self._under_way_bytes -= poll.size
         self._polls_count -= 1
         poll.give_up()

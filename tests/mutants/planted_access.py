@@ -234,6 +234,15 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         (f"{_TURNS}::test_the_calls_of_one_read_take_turns_with_other_work_and_keep_their_order",),
     ),
     Mutant(
+        "a session keeps the replies of all polls under way for a client that reads none",
+        "process/session_connection.py",
+        "        if elements is not None and self._unread_bytes() > UNREAD_BYTES_MAX:\n",
+        "        if False:\n",
+        (
+            f"{_TURNS}::test_polls_that_are_answered_together_read_again_later_if_nobody_reads_their_replies",
+        ),
+    ),
+    Mutant(
         "a session begins calls while its client does not read",
         "process/session_connection.py",
         "        is_full = self._is_paused or ",

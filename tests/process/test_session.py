@@ -28,6 +28,7 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.writes: list[bytes] = []
         self.is_paused = self.is_closed = False
+        self.unread_bytes = 0
         self.after_write: Callable[[], None] = lambda: None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -50,7 +51,7 @@ class Transport(asyncio.Transport):
         return True
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unread_bytes
 
     def frames(self) -> list[list[object]]:
         read, error = FrameReader(frame_bytes_max=1 << 30).feed(b"".join(self.writes))
@@ -130,6 +131,49 @@ async def test_calls_wait_while_their_client_does_not_read(world: World) -> None
 
     assert before == 2  # the second one has filled the turn
     assert world.replied() == [*range(20)]
+
+
+class LateWorld(World):
+    """A session whose polls are answered together, once `ready` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = asyncio.Event()
+        self.reply_bytes = 300
+
+    async def _answer(self, request: Request) -> Reply:
+        await self.ready.wait()
+        return await super()._answer(request)
+
+    def write(self) -> None:
+        """The client reads nothing."""
+        self.transport.unread_bytes = len(b"".join(self.transport.writes))
+        self.session.pause_writing()
+
+    def read(self) -> None:
+        self.transport.unread_bytes = 0
+        self.session.resume_writing()
+
+
+async def test_polls_that_are_answered_together_read_again_later_if_nobody_reads_their_replies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixty polls of 8 MB each took 480 MB, for each session of a client that read nothing."""
+    monkeypatch.setattr(session_connection, "UNREAD_BYTES_MAX", 2_000)
+    late = LateWorld()
+    late.transport.after_write = late.write
+    late.receive(30)
+    late.ready.set()
+
+    await turns()
+    unread_bytes, answered = late.transport.unread_bytes, len(late.replied())
+    for _ in range(10):
+        late.read()
+        await turns()
+
+    assert 0 < answered < 30
+    assert unread_bytes < 3_000
+    assert sorted(late.replied()) == [*range(30)]
 
 
 async def test_what_arrives_before_a_bad_frame_is_answered(world: World) -> None:

@@ -25,6 +25,7 @@ from tuff.replies import HealthStatus as HealthStatus
 from tuff.replies import Hold as Hold
 from tuff.replies import Invalids as Invalids
 from tuff.replies import MessageCount as MessageCount
+from tuff.replies import MessageLostByGroup as MessageLostByGroup
 from tuff.replies import NamedPosition as NamedPosition
 from tuff.replies import Offsets as Offsets
 from tuff.replies import OpenTransaction as OpenTransaction

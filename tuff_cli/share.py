@@ -25,7 +25,7 @@ _GROUP = click.argument("group")
 def share() -> None:
     """List, show, create and delete the share groups of TOPIC, which lease single messages.
 
-    TOPIC has one partition, or is one, as namespace:TOPIC/3.
+    TOPIC with several partitions has the group in each; namespace:TOPIC/3 names one of them.
     """
 
 

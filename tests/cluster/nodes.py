@@ -191,7 +191,7 @@ async def call(
     **headers: str,
 ) -> Answered:
     """Send a request; `_` in the name of a header stands for `-`. No redirect is followed."""
-    async with session_connection.request(
+    async with session.request(
         method,
         URL(url, encoded=True),
         data=None if body is None else BytesIO(body),

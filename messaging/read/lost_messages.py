@@ -18,7 +18,7 @@ from kernel.log_events import event
 from messaging.log.state_in_memory import OpenStore, StoreState, require_topic
 from messaging.log.topics import Topic, TopicRecord
 from messaging.model.expiry import NO_LOG_START
-from messaging.model.row_format import offset_after
+from messaging.model.row_format import offset_after, pack_offset
 from messaging.model.visibility import before_row
 from messaging.read.counts import (
     RECORDS_COUNT_MAX,
@@ -128,6 +128,9 @@ class LostMessages:
         """Whether a group that has read up to this id may have lost something that is not counted
         yet. Raises: TopicNotFoundError, OwnershipMovingError."""
         topic, record = require_topic(self._store, self._state, partition)
+        live_from = topic.rule_of(record).live_from(now_ms=self._state.expiry_ms())
+        if after >= pack_offset(*max(live_from, record.log_start.offset)):
+            return False  # the usual case, with each commit
         position = self._position(_reader(group, partition), topic, record, after)
         return position < before_row(max(self._stops(topic, record).values()))
 

@@ -551,7 +551,7 @@ class GroupCoordinator:
             raise TooManyGroupsError(
                 f"the namespace {namespace} has {GROUPS_COUNT_MAX} consumer groups on this server, "
                 f"which is the most; delete those without members: `tuff groups ls {namespace}` "
-                "lists them"
+                "lists them; those that are not used any more end after groups.retention"
             )
 
     async def _ends(

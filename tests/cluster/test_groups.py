@@ -230,3 +230,46 @@ async def test_a_group_begins_behind_the_messages_of_another_server() -> None:
 
 async def state(groups: GroupCoordinator) -> GroupState:
     return await groups.committed(GROUP_LOG)
+
+
+async def test_a_group_and_its_waits_reach_a_topic_of_another_namespace_and_server(
+    pair: tuple[Node, Node], session: aiohttp.ClientSession
+) -> None:
+    front, owner = pair
+    other = TopicId("other", "orders")
+    await front.components.messaging.topics.create(other, {})
+    owner.owners.of_topics[other] = front.owner
+    topics = {AUDIT.name: {"after": {"0": "0" * 40}}, "other:orders": {"after": {"0": "0" * 40}}}
+    form = {"Content_Type": "application/json"}
+
+    wait = json.dumps({"topics": topics}).encode()
+    url = f"{owner.url}/v1/namespaces/default/wait"
+    quiet = await call(session, "POST", url, body=wait, **form)
+    await front.components.messaging.publisher.publish(other, PublishRequest(None, [b"one"]))
+    found = await call(session, "POST", url, body=wait, **form)
+
+    assert json.loads(quiet.body) == {"partitions": []}
+    assert json.loads(found.body) == {"partitions": ["other:orders:0"]}
+
+
+async def test_an_expired_group_is_taken_from_the_list_of_the_cluster() -> None:
+    changed: list[TopicId] = []
+
+    async def note(group_log: TopicId) -> None:
+        changed.append(group_log)
+
+    async with Member(new_tables(), "a").serving() as a:
+        await a.handover.take([GROUP_LOG], NO_FLOOR)
+        groups = a.service.groups
+        groups.other_owners = Remote()
+        groups.log_changed = note
+        await groups.join(
+            GROUP_LOG, MemberRecord(member_id="m1", topics=("orders",), assignor="sticky")
+        )
+        await groups.leave(GROUP_LOG, "m1", keeps_assignment=False)
+        a.clock.now_ms += 7 * 24 * 3_600_000
+
+        await a.service.cleaner.run_pass()
+
+        assert changed == [GROUP_LOG, GROUP_LOG]
+        assert groups.names("default") == []

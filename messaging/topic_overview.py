@@ -13,7 +13,7 @@ from messaging.retention.holds_and_positions import HoldsAndPositions, hold_body
 from messaging.topic_changes import TopicChanges, topic_body
 from tuff.protocol import operations
 from tuff.protocol.errors import TransactionsUnavailableError, TuffError
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import TopicId, name_in, partition_in
 from tuff.protocol.requests import Isolation
 
 # Each partition costs two reads of the store, and each group one for each of its partitions.
@@ -81,18 +81,21 @@ class TopicOverview:
                 if len(found) == GROUPS_COUNT_MAX:
                     return found, False
                 lags = await self._groups.lags(group_log, state)
-                own = [each for each in lags if _topic_name(each.partition) == topic.name]
+                own = [each for each in lags if _base_of(topic.namespace, each.partition) == topic]
                 found.append(group_body(name, state, own, now_ms=self._groups.now_ms()))
         return found, len(names) <= GROUPS_SEARCHED_MAX
 
 
 def _reads(state: GroupState, topic: TopicId) -> bool:
+    namespace = topic.namespace
     subscribed = {name for member in state.members.values() for name in member.topics}
-    return topic.name in subscribed | {_topic_name(each) for each in state.offsets}
+    return name_in(namespace, topic) in subscribed or any(
+        _base_of(namespace, each) == topic for each in state.offsets
+    )
 
 
-def _topic_name(partition: str) -> str:
-    return partition.partition(":")[0]
+def _base_of(namespace: str, partition: str) -> TopicId:
+    return partition_in(namespace, partition).base
 
 
 def routes(overview: TopicOverview) -> list[Route]:

@@ -415,3 +415,14 @@ def test_a_group_subscribes_to_topics_and_not_to_partitions(
     group = Group(client, topic.namespace)
 
     refused(group.try_join("m1", wrong), 400, "invalid_name")
+
+
+def test_a_topic_with_the_name_of_another_namespace_is_not_read_with_its_topics(
+    client: Client, topic: Topic
+) -> None:
+    other = created(client, f"{topic.namespace}-4", "orders")
+    namesake = created(client, topic.namespace, other.namespace)
+    group = Group(client, topic.namespace, "of-others")
+    group.join("m1", f"{other.namespace}:orders")
+
+    assert ok(client.get(f"{namesake.path}/overview")).json["groups"] == []

@@ -352,6 +352,7 @@ class GroupCoordinator:
         """Delete the groups that had no member for `groups.retention`. One that has preferences
         keeps these, and forgets its offsets. Call it only while the clock is not doubtful."""
         for group_log in self._live_logs():
+            await asyncio.sleep(0)  # there may be thousands
             with suppress(TuffError):
                 async with self._turn(group_log) as group:
                     if not group.state.members:
@@ -388,6 +389,7 @@ class GroupCoordinator:
         names of all groups. One that can't be read now is left to the next call."""
         logs = self._live_logs()
         for group_log in logs:
+            await asyncio.sleep(0)  # there may be thousands
             with suppress(TuffError):
                 async with self._turn(group_log) as group:
                     await self._note_lost(group, self._read_by(group))

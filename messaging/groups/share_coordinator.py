@@ -321,6 +321,7 @@ class ShareGroups:
         can't be read now is left to the next call."""
         groups = self._live(self._state.topics)
         for topic, name in groups:
+            await asyncio.sleep(0)  # there may be thousands
             with suppress(TuffError):
                 async with self._turn(topic, name) as found:
                     await self._bring_up_to_date(topic, found)

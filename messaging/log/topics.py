@@ -36,7 +36,7 @@ from tuff.protocol.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId, TopicId, topic_id
+from tuff.protocol.ids import FIRST_ID, GROUP_LOG, MESSAGE_ID_SIZE, MessageId, TopicId, topic_id
 
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
 
@@ -133,9 +133,11 @@ def partition_rows(
     records: Mapping[TopicId, TopicRecord],
 ) -> dict[TopicId, dict[int, TopicRecord]]:
     """The records of the partitions that exist besides the topics themselves, by topic and number;
-    also for topics without any."""
+    also for topics without any. The log of a consumer group is of no topic."""
     found: dict[TopicId, dict[int, TopicRecord]] = {}
     for topic, record in records.items():
+        if topic.name.endswith(GROUP_LOG):
+            continue
         of_topic = found.setdefault(topic.base, {})
         if topic.number is not None and record.generation > 0:
             of_topic[topic.number] = record

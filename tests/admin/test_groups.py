@@ -1,8 +1,9 @@
-"""Share groups through fsck and salvage (promise 8)."""
+"""Groups through fsck and salvage (promise 8)."""
 
 from contextlib import closing
 from pathlib import Path
 
+import tuff
 from admin.data_directory import DataDirectory
 from admin.salvage import salvage
 from tests.admin.files import found_in, now_ms
@@ -34,3 +35,23 @@ def test_a_salvaged_share_group_keeps_what_was_accepted(tmp_path: Path) -> None:
         workers = Workers(Topic(client, "default", "t1"))
         assert workers.show()["order"] == "key"
         assert workers.leased() == ["undecided", "left"]
+
+
+def test_salvage_makes_no_topic_of_a_consumer_group(tmp_path: Path) -> None:
+    """A group `billing` had become an empty topic `default:billing` with the longest ttl."""
+    with serve(tmp_path / "first") as server, tuff.Client(server.url) as client:
+        client.topics.create("default:t1", partitions=2)
+        client.publish("default:t1", "message")
+        with client.consumer("default:t1", group="billing") as consumer:
+            assert consumer.poll(wait=10)
+        server.kill()
+        data = server.data
+
+    new = tmp_path / "second" / "data"
+    new.parent.mkdir()
+    report = salvage(DataDirectory.of(data), new, now_ms=now_ms(), new_store_id=lambda: "ab" * 16)
+
+    assert not [each for each in report.decided if "billing" in each.location]
+    with serve(tmp_path / "second") as server, tuff.Client(server.url) as client:
+        assert list(client.topics.list("default")) == ["t1"]
+        assert client.groups.list("default") == ["billing"]

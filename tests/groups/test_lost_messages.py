@@ -1,5 +1,6 @@
 """Messages that groups had not read when they expired or were truncated: counts, log and totals."""
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -407,3 +408,22 @@ async def test_the_losses_are_those_of_a_model(seed: int) -> None:
                 found[group] += count
 
     assert found == Counter({group: model.lost for group, model in run.models.items()})
+
+
+async def test_other_work_comes_in_between_the_groups(service: MessagingService) -> None:
+    for number in range(20):
+        member = MemberRecord(member_id="m1", topics=(AUDIT.name,), assignor="range")
+        await service.groups.join(TopicId("default", f"g{number}:group"), member)
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    working = asyncio.ensure_future(work())
+    await service.groups.note_lost()
+    working.cancel()
+
+    assert turns >= 20

@@ -20,7 +20,6 @@ from tuff.protocol.requests import Isolation
 from tuff.protocol.sentences import counted
 from tuff.replies import Group, GroupMember, GroupPartition
 from tuff_cli.options import (
-    DEFAULT_NAMESPACE,
     Start,
     client_command,
     confirm,
@@ -43,15 +42,15 @@ def groups() -> None:
 
 
 @groups.command("ls")
-@click.argument("namespace", default=DEFAULT_NAMESPACE)
+@click.argument("namespace", required=False)
 @client_command
-def list_groups(client: Client, *, namespace: str) -> Result:
-    """List the groups of NAMESPACE. [default: default]"""
-    found = client.groups.list(namespace)
-    rows = [(namespace, name) for name in found]
+def list_groups(client: Client, *, namespace: str | None) -> Result:
+    """List the groups of NAMESPACE, or of all namespaces."""
+    namespaces = client.topics.namespaces() if namespace is None else [namespace]
+    found = [(one, name) for one in namespaces for name in client.groups.list(one)]
     return Result(
-        json=[{"namespace": namespace, "name": name} for name in found],
-        table=Table(("namespace", "group"), rows, counted(len(found), "group")),
+        json=[{"namespace": one, "name": name} for one, name in found],
+        table=Table(("namespace", "group"), found, counted(len(found), "group")),
     )
 
 

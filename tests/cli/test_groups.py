@@ -47,7 +47,9 @@ def test_a_group_is_listed_and_deleted(run: Tuff, client: tuff.Client, topic: tu
             pass
 
     listed = json.loads(run("groups", "ls", "cli", "--json").stdout)
+    of_all = json.loads(run("groups", "ls", "--json").stdout)
     assert {"namespace": "cli", "name": "gone"} in listed
+    assert {"namespace": "cli", "name": "gone"} in of_all
     assert run("groups", "delete", "cli:gone", "--yes").stdout == "deleted cli:gone\n"
     gone = run("groups", "show", "cli:gone")
     assert (gone.returncode, gone.stdout) == (1, "")

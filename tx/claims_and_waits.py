@@ -12,7 +12,7 @@ What can't go on now is *parked* under the transaction that it waits for, as a f
 argument. It goes on when something of that transaction changes, and then looks at everything again.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tuff.protocol.errors import TransactionsUnavailableError
@@ -68,11 +68,15 @@ class UnderWay:
             return
         parked, activity.parked = activity.parked, None
         if parked:
-            if not self.ready:
-                self._wake()
-            self.ready += parked
+            self.let_go_on(parked)
         if activity.write_count == 0 and activity.end is None:
             del self._of[transaction_id]
+
+    def let_go_on(self, steps: Sequence[Step]) -> None:
+        """Let steps go on that have waited, under a transaction or for something else."""
+        if steps and not self.ready:
+            self._wake()
+        self.ready += steps
 
     def resume_all(self) -> None:
         """Let everything go on that is parked."""

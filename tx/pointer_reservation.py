@@ -8,7 +8,7 @@ they are passed over, so that the time in a pointer is that of its transaction's
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kernel.event_loop import Spawn
 from tuff.protocol.errors import TransactionsUnavailableError
@@ -36,11 +36,13 @@ class ReservedPointers:
         durable: DurableState,
         rows: MessageRows,
         *,
+        let_go_on: Callable[[Sequence[Step]], None],
         now_ms: Callable[[], int],
         spawn: Spawn,
     ) -> None:
         self._durable = durable
         self._rows = rows
+        self._let_go_on = let_go_on
         self._now_ms = now_ms
         self._spawn = spawn
         self._blocks = PointerBlocks()
@@ -117,8 +119,7 @@ class ReservedPointers:
             pass  # what waits checks the service itself, and gets the reason
         self._is_renewing = False
         waiting, self._waiting = self._waiting, []
-        for step, argument in waiting:
-            step(argument)
+        self._let_go_on(waiting)
 
 
 def _set(future: "asyncio.Future[None]") -> None:

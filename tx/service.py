@@ -99,7 +99,9 @@ class TransactionManager:
     def _make_parts(self, last_sweep: Callable[[], LastSweep | None]) -> None:
         durable, under_way, rows = self.durable, self._under_way, self._rows
         settings, counters, now_ms, spawn = self._settings, self.counters, self._now_ms, self._spawn
-        self._pointers = pointers = ReservedPointers(durable, rows, now_ms=now_ms, spawn=spawn)
+        self._pointers = pointers = ReservedPointers(
+            durable, rows, let_go_on=under_way.let_go_on, now_ms=now_ms, spawn=spawn
+        )
         self.machine = machine = Machine(
             durable, under_way, pointers, self.timeouts, rows, settings, counters, now_ms=now_ms
         )

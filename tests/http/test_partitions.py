@@ -147,8 +147,6 @@ CALLS: dict[str, Callable[[Topic], Reply]] = {
     "latest": lambda topic: topic.browse(**{"from": "latest"}),
     "offsets": lambda topic: topic.offsets(),
     "splits": lambda topic: topic.client.get(f"{topic.path}/splits", n=2),
-    "hold": lambda topic: topic.client.put(f"{topic.path}/holds/h", {"from": 0, "maxAge": 5}),
-    "holds": lambda topic: topic.client.get(f"{topic.path}/holds"),
     "position": lambda topic: topic.client.put(f"{topic.path}/positions/p", {"position": "0" * 40}),
     "positions": lambda topic: topic.client.get(f"{topic.path}/positions"),
 }

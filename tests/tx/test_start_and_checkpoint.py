@@ -6,7 +6,7 @@ import math
 import pytest
 
 from kernel.requests_and_replies import Caller
-from tests.tx.service import NOW_MS, Service, turns
+from tests.tx.service import NOW_MS, Service, entry, turns
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidTimeoutError,
@@ -131,6 +131,25 @@ async def test_no_more_transactions_are_in_progress_than_the_limit(
 
     with pytest.raises(OverloadedError, match="2 transactions are in progress"):
         await service.begin()
+
+
+async def test_a_run_and_a_checkpoint_that_waited_for_a_pointer_end_without_a_tick(
+    service: Service,
+) -> None:
+    """What they asked for was done at the next event: nothing wrote the rows or synced the edit."""
+    service.disk.hold()
+    tx = await service.begin()
+    for _ in range(BLOCK_COUNT_MIN - 1):
+        await service.begin()
+    running = asyncio.create_task(service.runner.run([entry(b"a")], client="c", request_id=None))
+    checking = asyncio.create_task(service.runner.checkpoint(tx.transaction_id))
+    await turns()
+
+    service.disk.release()
+
+    published, checked = await asyncio.wait_for(asyncio.gather(running, checking), 5)
+    assert len(published) == 1
+    assert checked.transaction.checkpoint_write_pointers
 
 
 async def test_starts_that_wait_for_a_pointer_keep_the_quota(service: Service) -> None:

@@ -912,8 +912,13 @@ class Machine:
         # Recorded at once: if the transaction could end before, the log held a refusal of an ended
         # transaction, and every recovery failed at it.
         self._counters.conflicts += 1
-        self._records.record(edit)
-        self._refuse(call, refusal(self._records.state.open[edit.transaction_id]))
+        lsn, state = self._records.record(edit), self._records.state
+        refused = refusal(state.open[edit.transaction_id])
+        assert refused is not None, "it has a conflict"
+        # One that is prepared may still be aborted. If a crash then lost this edit, the call that
+        # was refused would pass.
+        is_prepared = edit.conflict.committer in state.prepared
+        self._answer(call, refused.error, lsn if is_prepared else refused.lsn)
 
     def _refuse_overdue(self, call: Call, opened: OpenTransaction, reason: InvalidReason) -> None:
         self._invalidate(opened, reason)

@@ -211,6 +211,20 @@ async def test_a_commit_that_waits_too_long_is_refused_for_good(new_service: New
         await service.runner.commit(other, changes=[])
 
 
+async def test_a_refusal_for_a_prepared_one_stands_after_a_crash(new_service: NewService) -> None:
+    service = await new_service(TransactionSettings(ending_timeout_s=0.02)).open()
+    other = (await service.begin()).transaction_id
+    one = await prepared(service)
+    with pytest.raises(TransactionConflictError):
+        await service.runner.commit(other, changes=[b"k"])
+
+    again = await service.crash()
+
+    await again.runner.abort_prepared(one)
+    with pytest.raises(TransactionConflictError):
+        await again.runner.commit(other, changes=[b"k"])
+
+
 async def test_a_prepare_is_refused_for_a_conflict_with_nothing_written(service: Service) -> None:
     first, second = await service.begin(), await service.begin()
     await service.runner.commit(first.transaction_id, changes=[b"k"])

@@ -163,13 +163,12 @@ BUGS = (
     planted(
         "conflict-recorded-too-late",
         "tx/state_machine.py",
-        "        self._records.record(edit)\n        self._refuse(call, refusal(",
+        "        lsn, state = self._records.record(edit), self._records.state\n",
         "        import asyncio\n"
         "        late = partial(self._refuse_late, edit)\n"
         "        asyncio.get_running_loop().call_soon(self._step, late, call)\n\n"
         "    def _refuse_late(self, edit: Refused, call: Call) -> None:\n"
-        "        self._records.record(edit)\n"
-        "        self._refuse(call, refusal(",
+        "        lsn, state = self._records.record(edit), self._records.state\n",
         "refusal-and-ending-at-once",
     ),
     planted(

@@ -5,6 +5,8 @@ A request is forwarded once at most. A server that gets a forwarded request for 
 refuses it: the ownership is moving, and the client asks again.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -313,7 +315,7 @@ class _TopicsWait:
         return reply
 
 
-async def _first_found(asked: Collection["asyncio.Future[Reply]"]) -> Reply:
+async def _first_found(asked: Collection[asyncio.Future[Reply]]) -> Reply:
     """The first reply with something in it; one without, if all are."""
     empty: Reply | None = None
     for each in asyncio.as_completed(asked):

@@ -5,6 +5,8 @@ The owner record of a topic is changed by compare-and-set only. What is cached h
 servers is a hint: a request that goes to the wrong server is refused there, and asked again.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections import Counter
@@ -349,7 +351,7 @@ class TopicClaims:
         """The topics of this server, with the epochs of their ownership."""
         return {topic: each.epoch for topic, each in self._owned.items()}
 
-    def _change(self, topic: TopicId) -> "_Change":
+    def _change(self, topic: TopicId) -> _Change:
         return _Change(self._changing, topic)
 
     async def _found_or_claimed(

@@ -7,6 +7,8 @@ with messages. It forgets the topic once the owner at that time says that the ro
 ended or rolled back. So no move of a topic, and no lost call, hides a row from it.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import math

@@ -5,6 +5,8 @@ The leader asks the owner of each topic. A server answers for a topic only while
 are found wherever their topic has moved.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections import deque
@@ -199,7 +201,7 @@ class TransactionRowsService:
                     "written"
                 )
 
-        async def run(writing: "asyncio.Future[T]") -> None:
+        async def run(writing: asyncio.Future[T]) -> None:
             try:
                 await resolve_future(writing, write(require_wanted))
             finally:
@@ -281,7 +283,7 @@ class TransactionRowsService:
                 f"{incarnation}"
             )
 
-    async def _ended(self, writes: "Iterable[asyncio.Future[Any]]") -> None:
+    async def _ended(self, writes: Iterable[asyncio.Future[Any]]) -> None:
         for writing in writes:
             await asyncio.wait([writing])
 

@@ -1,6 +1,8 @@
 """Create, update, delete, truncate and list topics: rules, operations and HTTP routes (protocol §2,
 §3.5)."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress

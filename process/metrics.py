@@ -5,6 +5,8 @@ names. A scrape reads the gauges, the counts of each topic and the lags of named
 consumer groups and share groups from the components.
 """
 
+from __future__ import annotations
+
 import asyncio
 import platform
 from bisect import bisect_left
@@ -444,7 +446,7 @@ class _Reading(Generic[T]):
         self._done: asyncio.Future[Sequence[T]] | None = None
         self._is_shown = False
 
-    def under_way(self) -> "asyncio.Future[Sequence[T]]":
+    def under_way(self) -> asyncio.Future[Sequence[T]]:
         """The read whose result no scrape has shown yet, or a new one."""
         if self._done is None or self._is_shown:
             self._is_shown = False

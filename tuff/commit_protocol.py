@@ -6,6 +6,8 @@
 After an error before the commit: rollback_tx of all; abort if every one succeeded, else invalidate.
 """
 
+from __future__ import annotations
+
 import os
 import random
 from collections.abc import Callable, Collection, Sequence

@@ -8,6 +8,8 @@ killed and started again, only one of them can take a batch: the second finds th
 position has moved, or its commit conflicts with that of the first.
 """
 
+from __future__ import annotations
+
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence

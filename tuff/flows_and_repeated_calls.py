@@ -15,6 +15,8 @@ effect (protocol §1, Idempotence). After an attempt with an unknown outcome onl
 server settles it: "connection refused" at the second attempt says nothing about the first.
 """
 
+from __future__ import annotations
+
 import os
 import random
 import sys
@@ -67,7 +69,7 @@ class Call(Generic[T]):
     request: Request
     read: Callable[[Response], T]
     unready_status: int | None = None
-    withdrawal: "Call[Any] | None" = None
+    withdrawal: Call[Any] | None = None
 
     def answer(self, response: Response) -> T:
         """The value of a response.

@@ -10,6 +10,8 @@ frozen values that are replaced as a whole. `tuff.consumer_run_loop` processes b
 `tuff.consumer_attempts` has what becomes of messages that fail.
 """
 
+from __future__ import annotations
+
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence

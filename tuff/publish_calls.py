@@ -1,6 +1,8 @@
 """Publishes: messages, checked and in columns; the calls that publish or store them; and those of a
 transaction, which wait in memory for its commit."""
 
+from __future__ import annotations
+
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

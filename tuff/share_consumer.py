@@ -11,6 +11,8 @@ An attempt is a beginning. The server counts the first message of a lease as beg
 the worker says it when it renews or releases them.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 from collections import deque

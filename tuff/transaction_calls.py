@@ -1,5 +1,7 @@
 """The calls of the transaction service and of sinks, as values (protocol §5.2, §5.3)."""
 
+from __future__ import annotations
+
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

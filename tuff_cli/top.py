@@ -1,5 +1,7 @@
 """`tuff top`: what a server does now, from its metrics and its open transactions (protocol §7)."""
 
+from __future__ import annotations
+
 import math
 import sys
 import time
@@ -296,7 +298,7 @@ def _show(readings: Iterator[Figures | TuffError]) -> None:
                 live.update(lines_of(figures), refresh=True)
 
 
-def lines_of(figures: Figures) -> "Lines":
+def lines_of(figures: Figures) -> Lines:
     """The figures as tables for the terminal."""
     from rich.console import Group as Lines
     from rich.table import Table

@@ -10,6 +10,8 @@ A frame has passed its checksum before it is decoded here. Every value is checke
 range: a value that does not fit was written by another program or another version, and is refused.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -54,7 +56,7 @@ class PointerRange:
     def count(self) -> int:
         return self.stop - self.start
 
-    def shared(self, other: "PointerRange") -> "PointerRange":
+    def shared(self, other: PointerRange) -> PointerRange:
         """The pointers that are in both."""
         start = max(self.start, other.start)
         return PointerRange(start, max(start, min(self.stop, other.stop)))

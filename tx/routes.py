@@ -1,5 +1,7 @@
 """The HTTP routes of transactions and sinks, and the JSON of their replies (protocol §5)."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from sys import float_info
@@ -200,7 +202,7 @@ class _TransactionRoutes:
             is_read_only=is_read_only,
         )
 
-    def _answer_commit(self, request: Request, start: "_Start | None", result: object) -> None:
+    def _answer_commit(self, request: Request, start: _Start | None, result: object) -> None:
         if not isinstance(result, tuple):
             request.reply(_error(result))
             return

@@ -16,6 +16,8 @@ the loss that it prevents:
 | that names an end, or a conflict | the record on the disk | a crash undoes what was answered |
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial

@@ -4,6 +4,8 @@ The server that owns the log of a group is its coordinator, so elections, fencin
 those of topics (decision 0043, section 4).
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence

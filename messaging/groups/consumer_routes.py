@@ -1,5 +1,7 @@
 """The HTTP routes of consumer groups (protocol §3.11)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

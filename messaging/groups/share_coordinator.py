@@ -7,6 +7,8 @@ log. So are the attempts and delays of those that are not. Leases are in memory,
 loads the group begins without any.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections import Counter

@@ -22,6 +22,8 @@ leased by themselves, so each of them is given out alone from then on. If a cons
 then, the end of the lease with others before counts as an attempt of it, too.
 """
 
+from __future__ import annotations
+
 import heapq
 import re
 from collections import Counter, deque
@@ -76,7 +78,7 @@ class ShareProperties:
     tags: str | None = None
     lease_ms: int = LEASE_MS_DEFAULT
 
-    def is_same(self, other: "ShareProperties") -> bool:
+    def is_same(self, other: ShareProperties) -> bool:
         """Whether both are of the same request."""
         return replace(self, after=other.after) == other
 
@@ -91,7 +93,7 @@ class ShareProperties:
         }
 
     @classmethod
-    def from_texts(cls, texts: Mapping[str, str]) -> "ShareProperties":
+    def from_texts(cls, texts: Mapping[str, str]) -> ShareProperties:
         """Raises: DamagedRecordOfGroupError."""
         try:
             return cls(
@@ -131,7 +133,7 @@ class Token:
         return f"{self.epoch:x}-{self.number:x}"
 
     @classmethod
-    def parse(cls, text: str) -> "Token":
+    def parse(cls, text: str) -> Token:
         """Raises: BadRequestError."""
         found = _TOKEN.fullmatch(text)
         if found is None:

@@ -11,6 +11,8 @@ A commit also moves rows: those that were set aside return to their topics, and 
 messages wait for their due times. Such an index row stays until the batch that moves its rows.
 """
 
+from __future__ import annotations
+
 import struct
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -85,7 +87,7 @@ class IndexedRange:
         return index_key(self.pointer, self.kind, self.prefix, self.first)
 
     @property
-    def set_aside(self) -> "IndexedRange":
+    def set_aside(self) -> IndexedRange:
         """The range after its rows were set aside."""
         return replace(self, kind=ASIDE_ROWS)
 
@@ -94,7 +96,7 @@ class IndexedRange:
         return frame(key, 0, _VALUE.pack(*self.last, self.final, self.written_ms))
 
     @classmethod
-    def from_bytes(cls, key: bytes, value: bytes) -> "IndexedRange":
+    def from_bytes(cls, key: bytes, value: bytes) -> IndexedRange:
         """Raises: DamagedRowError."""
         body = unframe_plain(key, value)
         kind = key[_KIND_AT : _KIND_AT + 1]

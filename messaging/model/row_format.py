@@ -50,6 +50,8 @@ assigned, and when the server last ran. The first batch writes the metadata row,
 older than any other row; later batches write it when a member changed.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import struct
@@ -164,7 +166,7 @@ def undecided_key(prefix: bytes, offset: Offset) -> bytes:
     return delayed_key(prefix, DelayedId(NEVER_MS, offset))
 
 
-def undecided_row(pointer: int, delayed_id: DelayedId, value: bytes) -> "MessageRow":
+def undecided_row(pointer: int, delayed_id: DelayedId, value: bytes) -> MessageRow:
     """The undecided row from which a commit makes the delayed row with this id and value."""
     return MessageRow(tx_pointer=pointer, payload=_DUE.pack(delayed_id.due_ms) + value)
 
@@ -391,7 +393,7 @@ class MessageRow:
         )
 
     @classmethod
-    def from_bytes(cls, key: bytes, value: bytes) -> "MessageRow":
+    def from_bytes(cls, key: bytes, value: bytes) -> MessageRow:
         """Raises: DamagedRowError."""
         flags, body = unframe(key, value)
         if not flags:
@@ -422,7 +424,7 @@ class PayloadRow:
         return frame(key, flags, _optional(None, self.ttl_s, self.attributes) + self.payload)
 
     @classmethod
-    def from_bytes(cls, key: bytes, value: bytes) -> "PayloadRow":
+    def from_bytes(cls, key: bytes, value: bytes) -> PayloadRow:
         """Raises: DamagedRowError."""
         flags, body = unframe(key, value)
         if flags & (HAS_POINTER | IS_REFERENCE | IS_PACKED):
@@ -637,7 +639,7 @@ class Hold:
         return frame(key, 0, body)
 
     @classmethod
-    def from_bytes(cls, key: bytes, value: bytes) -> "Hold":
+    def from_bytes(cls, key: bytes, value: bytes) -> Hold:
         """Raises: DamagedRowError."""
         first, set_at_ms, expires_at_ms = _unpack(_HOLD, key, value)
         first_id = MessageId.from_bytes(first)
@@ -656,7 +658,7 @@ class Position:
         return frame(key, 0, _POSITION.pack(self.position.to_bytes(), self.updated_at_ms))
 
     @classmethod
-    def from_bytes(cls, key: bytes, value: bytes) -> "Position":
+    def from_bytes(cls, key: bytes, value: bytes) -> Position:
         """Raises: DamagedRowError."""
         position, updated_at_ms = _unpack(_POSITION, key, value)
         return cls(position=MessageId.from_bytes(position), updated_at_ms=updated_at_ms)
@@ -700,7 +702,7 @@ class LastBatch:
         return frame(key, _HAS_LSN, body + _LSN.pack(self.seen_lsn))
 
     @classmethod
-    def from_bytes(cls, key: bytes, value: bytes) -> "LastBatch":
+    def from_bytes(cls, key: bytes, value: bytes) -> LastBatch:
         """Raises: DamagedRowError."""
         flags, body = unframe(key, value)
         if flags & ~_HAS_LSN:
@@ -743,7 +745,7 @@ class StoreMetadata:
         return frame(key, 0, body.encode())
 
     @classmethod
-    def from_bytes(cls, key: bytes, value: bytes) -> "StoreMetadata":
+    def from_bytes(cls, key: bytes, value: bytes) -> StoreMetadata:
         """Raises: DamagedRowError."""
         try:
             found = json.loads(unframe_plain(key, value))

@@ -7,6 +7,8 @@ between two keys. The newest rows, which are not in files yet, are scanned, and 
 A part ends where a row ends, so that no payload group is cut.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -105,7 +107,7 @@ class TopicOffsets:
         store: OpenStore,
         state: StoreState,
         settings: MessagingSettings,
-        archive: "ArchiveReader | None",
+        archive: ArchiveReader | None,
     ) -> None:
         self._store = store
         self._state = state
@@ -326,7 +328,7 @@ def _decoded(key: bytes, value: bytes) -> MessageRow | None:
 
 
 def _splits_with_archive(
-    hours: Sequence[MessageId], cut: "partial[list[Split]]", store: Store
+    hours: Sequence[MessageId], cut: partial[list[Split]], store: Store
 ) -> list[Split]:
     """The parts of the log, behind parts that end with some of these last ids of archived hours.
     There are as many of these as of the others."""

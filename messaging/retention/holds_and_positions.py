@@ -4,6 +4,8 @@ A hold keeps messages from the topic's time to live until it expires. A position
 stored offset; it keeps nothing.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

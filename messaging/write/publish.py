@@ -1,6 +1,8 @@
 """Publish, store and rollback: from the HTTP request to the rows of a write batch, and back to the
 reply (protocol §3.1 to §3.3)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,7 +93,7 @@ _NO_DELAY = _STORE_PARAMETERS | {_REQUEST_ID, "age", "ack"}
 _REST_OF_ID = "0" * 20  # of the hex digits of the id of a message that is stored in its row
 
 
-def routes(publisher: "Publisher") -> list[Route]:
+def routes(publisher: Publisher) -> list[Route]:
     """The HTTP routes of publish, store and rollback."""
     handlers = _PublishRoutes(publisher)
     return [
@@ -107,13 +109,13 @@ class _Asked(NamedTuple):
 
     request: Request
     topic: TopicId
-    publish: "NumberedPublish"
+    publish: NumberedPublish
     named_ack: Ack | None
     may_join: bool
 
 
 class _PublishRoutes:
-    def __init__(self, publisher: "Publisher") -> None:
+    def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         # By client, whose large request is being decoded: the publishes that it sent behind that.
         self._behind: dict[object, list[Request]] = {}
@@ -294,7 +296,7 @@ def _named_ack(text: str | None, publish: PublishRequest) -> Ack | None:
     return ack
 
 
-def _answer(run: Sequence[_Asked], results: "Results | Exception") -> None:
+def _answer(run: Sequence[_Asked], results: Results | Exception) -> None:
     """Reply to publishes that were written together."""
     if isinstance(results, Exception):
         for asked in run:

@@ -1,5 +1,7 @@
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import (
     AsyncIterator,
@@ -189,7 +191,7 @@ class AsyncClient:
         finally:
             await self._transport.close()
 
-    async def __aenter__(self) -> "AsyncClient":
+    async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(

@@ -1,6 +1,8 @@
 # Generated from tuff/aio/client.py by `make blocking`; change that one.
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import (
     Callable,
@@ -188,7 +190,7 @@ class Client:
         finally:
             self._transport.close()
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(

@@ -1,6 +1,8 @@
 """A database that decides transactions: its connections, its identity, and the question whether a
 transaction committed (decision 0045 §3)."""
 
+from __future__ import annotations
+
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
@@ -392,7 +394,7 @@ def _identities(fetch: Callable[[str], object]) -> Flow[list[int]]:
     return list((yield from hook(partial(fetch, dialects.select_identity()))))
 
 
-def _contains(checked: "WeakSet[Any]", origin: object) -> bool:
+def _contains(checked: WeakSet[Any], origin: object) -> bool:
     try:
         return origin in checked
     except TypeError:

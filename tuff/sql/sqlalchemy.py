@@ -1,5 +1,7 @@
 """Sessions of SQLAlchemy 2: `pip install 'tuff-messaging[sqlalchemy]'`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
@@ -41,10 +43,10 @@ class SqlAlchemyDatabase:
         self._engine = engine
         self._questions = _engine_of_questions(engine)
 
-    def connect(self) -> "_Connection":
+    def connect(self) -> _Connection:
         return _Connection(self._questions.connect())
 
-    def joined(self, session: Session) -> "_Block":
+    def joined(self, session: Session) -> _Block:
         _require_session(session, Session)
         return _Block(session, self._engine)
 
@@ -59,10 +61,10 @@ class AsyncSqlAlchemyDatabase:
         self._engine = engine
         self._questions = AsyncEngine(_engine_of_questions(engine.sync_engine))
 
-    async def connect(self) -> "_AsyncConnection":
+    async def connect(self) -> _AsyncConnection:
         return _AsyncConnection(await self._questions.connect())
 
-    def joined(self, session: AsyncSession) -> "_AsyncBlock":
+    def joined(self, session: AsyncSession) -> _AsyncBlock:
         _require_session(session, AsyncSession)
         return _AsyncBlock(session, self._engine)
 

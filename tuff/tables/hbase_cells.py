@@ -8,6 +8,8 @@ So no call asks for more rows than are safe if all values have the maximum size:
 more rows uses a filter that leaves out large values, which are then read a few at a time.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -90,7 +92,7 @@ class HBaseCells:
 
     def __init__(
         self,
-        connection: "str | Sequence[str] | happybase.Connection",
+        connection: str | Sequence[str] | happybase.Connection,
         name: str,
         *,
         elapsed_s: Callable[[], float],
@@ -328,7 +330,7 @@ class HBaseCells:
             return self._gateways.call_once(lambda connection: work(connection.client))
 
 
-def _addresses(connection: "str | Sequence[str] | happybase.Connection") -> list[tuple[str, int]]:
+def _addresses(connection: str | Sequence[str] | happybase.Connection) -> list[tuple[str, int]]:
     if isinstance(connection, happybase.Connection):
         return [(connection.host, connection.port)]
     names = [connection] if isinstance(connection, str) else list(connection)
@@ -345,7 +347,7 @@ def _address(name: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _full_name(connection: "str | Sequence[str] | happybase.Connection", name: str) -> bytes:
+def _full_name(connection: str | Sequence[str] | happybase.Connection, name: str) -> bytes:
     if isinstance(connection, happybase.Connection) and connection.table_prefix is not None:
         prefix: bytes = connection.table_prefix + connection.table_prefix_separator
         return prefix + name.encode()

@@ -246,15 +246,28 @@ class TransactionRowsClient:
         """False: the owners have to be asked."""
         return False
 
-    async def publish_final(
+    def publish_final(
         self,
         commits: Sequence[Sequence[PublishEntry]],
         built: Callable[[Sequence[list[RollbackDetail] | TuffError]], None],
-    ) -> list[list[RollbackDetail]]:
-        """Let each owner write its entries of a commit as one batch. When this raises, no such
-        write is under way any more. Never calls `built`: after a crash one owner may have its rows,
-        and another none."""
-        return [await self._publish_final(entries) for entries in commits]
+        written: Callable[[Sequence[list[RollbackDetail] | TuffError] | Exception], None],
+    ) -> None:
+        """Let each owner write its entries of a commit as one batch. When `written` gets an
+        exception, no such write is under way any more. Never calls `built`: after a crash one owner
+        may have its rows, and another none."""
+        self._spawn(self._publish_all(commits, written))
+
+    async def _publish_all(
+        self,
+        commits: Sequence[Sequence[PublishEntry]],
+        written: Callable[[Sequence[list[RollbackDetail] | TuffError] | Exception], None],
+    ) -> None:
+        try:
+            results = [await self._publish_final(entries) for entries in commits]
+        except Exception as error:  # noqa: BLE001 - it is the result
+            written(error)
+        else:
+            written(results)
 
     async def _publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
         for entry in entries:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from cluster.calls import CallHandler, resolve_future
@@ -18,7 +19,7 @@ from cluster.forwarding import Owner, Ownership
 from cluster.membership import Identity
 from cluster.transactions_client import TransactionsClient
 from kernel import request_bodies
-from kernel.event_loop import Spawn
+from kernel.event_loop import Spawn, settle
 from metadata.json_values import Fields, topic_from
 from tuff.protocol import json_bodies
 from tuff.protocol.errors import (
@@ -55,9 +56,12 @@ class LocalRows(Protocol):
     """The rows of this server (`messaging.write.transaction_rows.TransactionRows`)."""
 
     async def check_entries(self, entries: Sequence[PublishEntry]) -> None: ...
-    async def publish_final(
-        self, commits: Sequence[Sequence[PublishEntry]]
-    ) -> Sequence[list[RollbackDetail] | TuffError]: ...
+    def publish_final(
+        self,
+        commits: Sequence[Sequence[PublishEntry]],
+        built: Callable[[Sequence[list[RollbackDetail] | TuffError]], None],
+        written: Callable[[Sequence[list[RollbackDetail] | TuffError] | Exception], None],
+    ) -> None: ...
     async def set_aside(self, transaction_pointers: Collection[int]) -> None: ...
     async def roll_back(self, transaction_pointers: Collection[int]) -> None: ...
     def end_committed(self, transaction_pointers: Collection[int]) -> None: ...
@@ -164,12 +168,20 @@ class TransactionRowsService:
         async def publish(require_wanted: Callable[[], None]) -> list[RollbackDetail]:
             await self._require_owned(entries)
             require_wanted()
-            (details,) = await self._rows.publish_final([entries])
+            (details,) = await self._written(entries)
             if isinstance(details, TuffError):
                 raise details
             return details
 
         return await self._numbered(body, number, publish)
+
+    def _written(
+        self, entries: Sequence[PublishEntry]
+    ) -> asyncio.Future[Sequence[list[RollbackDetail] | TuffError]]:
+        future: asyncio.Future[Sequence[list[RollbackDetail] | TuffError]]
+        future = asyncio.get_running_loop().create_future()
+        self._rows.publish_final([entries], _ignore, partial(settle, future))
+        return future
 
     async def _set_aside(self, body: Fields) -> dict[str, object]:
         topics = [topic_from(str(each)) for each in body.values("topics")]
@@ -286,6 +298,10 @@ class TransactionRowsService:
     async def _ended(self, writes: Iterable[asyncio.Future[Any]]) -> None:
         for writing in writes:
             await asyncio.wait([writing])
+
+
+def _ignore(_results: object) -> None:
+    """A leader that is another server records a commit only once its rows are durable."""
 
 
 def _moved(topic: TopicId, owner: Owner) -> OwnershipMovingError:

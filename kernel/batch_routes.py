@@ -4,6 +4,7 @@ them)."""
 import asyncio
 from collections.abc import Callable
 
+from kernel.event_loop import settle
 from kernel.requests_and_replies import Call, ManyHandler, Reply, Request, Route, begin_many
 from tuff.protocol.operations import Operation
 
@@ -39,9 +40,4 @@ class AwaitedCall:
         self.is_answered = True
         for watcher in reversed(self._watchers):
             watcher(reply)
-        if self.done.cancelled():
-            return  # the caller waits no more
-        if isinstance(reply, Exception):
-            self.done.set_exception(reply)
-        else:
-            self.done.set_result(reply)
+        settle(self.done, reply)

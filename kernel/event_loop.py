@@ -73,7 +73,8 @@ class BatchLoop(Generic[T]):
 
     def put(self, item: T) -> None:
         """Add the item to the next batch, and wake the writer."""
-        self.put_aside(item)
+        assert not self._closing, "put after close"
+        self._pending.append(item)
         self._wake.set()
 
     def put_aside(self, item: T) -> None:
@@ -205,6 +206,16 @@ def _succeed(future: "asyncio.Future[T]", result: T) -> None:
 def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def settle(future: "asyncio.Future[T]", result: T | Exception) -> None:
+    """Give a result, or the exception, to a future that a caller may have given up."""
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 class TimedCalls:

@@ -372,7 +372,8 @@ class Session(asyncio.Protocol):
         self._is_writing_later = False
         replies, self._replies, self._reply_bytes = self._replies, [], 0
         self._write(replies)
-        self._close_if_done()
+        if self._is_closing:
+            self._close_if_done()
 
     def _write(self, frames: list[bytes]) -> None:
         if self._transport is None or not frames:

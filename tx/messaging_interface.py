@@ -20,17 +20,19 @@ class MessageRows(Protocol):
     def check_now(self, entries: Sequence[PublishEntry]) -> bool:
         """Check entries if that waits for nothing. Returns whether the check was made."""
 
-    async def publish_final(
+    def publish_final(
         self,
         commits: Sequence[Sequence[PublishEntry]],
         built: Callable[[Sequence[list[RollbackDetail] | TuffError]], None],
-    ) -> Sequence[list[RollbackDetail] | TuffError]:
+        written: Callable[[Sequence[list[RollbackDetail] | TuffError] | Exception], None],
+    ) -> None:
         """Write the entries of these commits as one durable batch, flagged as the last of their
-        transactions. For each commit one detail for each entry, in their order, or why its rows
-        were not written. `built` gets that before, when the batch is about to be written, if
-        either all of its rows are found after a crash, or none.
+        transactions. `written` gets for each commit one detail for each entry, in their order, or
+        why its rows were not written. `built` gets that before, when the batch is about to be
+        written, if either all of its rows are found after a crash, or none.
 
-        Raises: any error: rows may have been written, and `roll_back` inverts them."""
+        With an exception as the result of all, rows may have been written, and `roll_back` inverts
+        them."""
 
     async def roll_back(self, transaction_pointers: Collection[int]) -> None:
         """Invert the pointer of every row these pointers carry, durably, and forget the index rows.

@@ -55,7 +55,6 @@ from tx.service import TransactionManager
 from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
 from tx.sinks import EPOCH_MAX, EpochRequest, check_name
 from tx.state import Sink, StateImage
-from tx.state_machine_runner import MachineRunner
 from tx.transaction_principals import (
     may_know,
     named_change,
@@ -104,8 +103,8 @@ def routes(manager: TransactionManager) -> list[Route]:
     ]
     return [
         batch_route(operations.START_TRANSACTION, one.start),
-        batch_route(operations.COMMIT, one.commit),
-        batch_route(operations.RUN_TRANSACTION, one.run),
+        batch_route(operations.COMMIT, partial(one.take, one.commit_of)),
+        batch_route(operations.RUN_TRANSACTION, partial(one.take, one.run_of)),
         *(route.wrapped(while_running(manager, route.handler)) for route in need_it),
         Route(operations.STOP_SERVICE, service.stop),
         Route(operations.START_SERVICE, service.start),
@@ -126,10 +125,7 @@ def while_running(manager: TransactionManager, handler: Handler) -> Handler:
 class _TransactionRoutes:
     def __init__(self, manager: TransactionManager) -> None:
         self._manager = manager
-
-    @property
-    def _runner(self) -> MachineRunner:
-        return self._manager.runner
+        self._runner = manager.runner
 
     def start(self, requests: Sequence[Request]) -> None:
         """Start transactions."""
@@ -159,15 +155,8 @@ class _TransactionRoutes:
         else:
             request.reply(_error(result))
 
-    def commit(self, requests: Sequence[Request]) -> None:
-        """Commit transactions."""
-        self._take(requests, self._commit_of)
-
-    def run(self, requests: Sequence[Request]) -> None:
-        """Start transactions, publish, and commit."""
-        self._take(requests, self._run_of)
-
-    def _take(self, requests: Sequence[Request], call_of: Callable[[Request], Call]) -> None:
+    def take(self, call_of: Callable[[Request], Call], requests: Sequence[Request]) -> None:
+        """Commit transactions, or run whole ones; `call_of` makes the call of each request."""
         self._manager.durable.require_running()
         calls = []
         for request in requests:
@@ -177,7 +166,7 @@ class _TransactionRoutes:
                 request.reply(error)
         self._runner.take(calls)
 
-    def _run_of(self, request: Request) -> Run:
+    def run_of(self, request: Request) -> Run:
         body = members_of(request, members=_RUN_MEMBERS, what="a run")
         entries, caller = _entries(body), request.caller
         start = StartRequest(client=client_of(body), is_messages_only=True, caller=caller)
@@ -187,7 +176,7 @@ class _TransactionRoutes:
             raise EmptyPublishError("a run publishes something; name at least one entry")
         return run
 
-    def _commit_of(self, request: Request) -> Commit:
+    def commit_of(self, request: Request) -> Commit:
         body = members_of(request, members=_COMMIT_MEMBERS, what="a commit")
         start = _start_behind(body, request.caller) if "then" in body else None
         if start is not None:

@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from kernel.event_loop import FutureTask, SharedTimeout, Spawn
+from kernel.event_loop import FutureTask, SharedTimeout, Spawn, settle
 from kernel.log_events import event
 from tuff.protocol.errors import TuffError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
@@ -35,11 +35,11 @@ from tx.messaging_interface import MessageRows
 from tx.outcomes import OpenTransaction, Outcome
 from tx.rows_of_ended_transactions import Rollback
 from tx.settings import TransactionSettings
-from tx.state_machine import Machine
+from tx.state_machine import Machine, Rows
 
 log = logging.getLogger(__name__)
 
-_IS_ANSWERED = attrgetter("is_answered")
+_IS_ANSWERED, _ENTRIES = attrgetter("is_answered"), attrgetter("entries")
 EXPIRED_SHOWN_MAX = 5  # transactions that one line names
 
 
@@ -88,7 +88,7 @@ class MachineRunner:
         """Do what the machine asks for. Call it after each event."""
         effects = self._machine.take_effects()
         if effects.rows:
-            _begin(self._write_rows(effects.rows))
+            self._write_rows(effects.rows)
         for call in effects.checks:
             _begin(self._check(call))
         for call in effects.impatient:
@@ -102,15 +102,19 @@ class MachineRunner:
         for bug in effects.bugs:
             log.error("the caller has given up, and an error was raised", exc_info=bug)
 
-    async def _write_rows(self, commits: Sequence[Commit]) -> None:
+    def _write_rows(self, commits: Sequence[Commit]) -> None:
         recovery_count = self._durable.recovery_count
-        try:
-            results = await self._rows.publish_final(
-                [call.entries for call in commits],
-                partial(self._machine.rows_built, commits, recovery_count=recovery_count),
-            )
-        except Exception as error:  # noqa: BLE001 - whatever it was, the rows must be rolled back
-            results = [error] * len(commits)  # type: ignore[list-item]  # the machine takes any
+        self._rows.publish_final(
+            list(map(_ENTRIES, commits)),
+            partial(self._machine.rows_built, commits, recovery_count=recovery_count),
+            partial(self._rows_written, commits, recovery_count),
+        )
+
+    def _rows_written(
+        self, commits: Sequence[Commit], recovery_count: int, results: Sequence[Rows] | Exception
+    ) -> None:
+        if isinstance(results, Exception):  # whatever it was, the rows must be rolled back
+            results = [results] * len(commits)
         self._machine.rows_written(commits, results, recovery_count=recovery_count)
         self.act()
 
@@ -342,7 +346,7 @@ class MachineRunner:
 
     async def _result(self, make: Callable[[Answer], Call], *, is_limited: bool = True) -> object:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self.take([make(partial(_set, future))], are_limited=is_limited)
+        self.take([make(partial(settle, future))], are_limited=is_limited)
         return await future
 
     def _outcome(self, pointer: int) -> Outcome:
@@ -385,15 +389,6 @@ class _Patience:
 
 def _begin(work: Coroutine[Any, Any, None]) -> None:
     FutureTask(work, refusals=TuffError).go_on()
-
-
-def _set(future: "asyncio.Future[object]", result: object) -> None:
-    if future.done():
-        return  # the caller has given up
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
 
 
 def _opened(result: object) -> OpenTransaction:

@@ -302,6 +302,8 @@ class WriteAheadLog:
     def _reach(self, lsn: int) -> None:
         self.durable_lsn = lsn
         self._on_durable(lsn)
+        if not self._waiters:
+            return
         reached = [entry for entry in self._waiters if entry[0] <= lsn]
         self._waiters = [entry for entry in self._waiters if entry[0] > lsn]
         for _, waiter in sorted(reached, key=lambda entry: entry[0]):

@@ -8,6 +8,7 @@ become durable.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from kernel.event_loop import InThread
@@ -44,12 +45,9 @@ class OpenStore:
         self._in_thread_write = in_thread_write
         self.in_thread_read = in_thread_read
         self._store: Store | None = None
+        self.is_up = False
         self._views: list[RowView] = []
         self.reason = "the message store is not open yet"
-
-    @property
-    def is_up(self) -> bool:
-        return self._store is not None
 
     def is_current(self, store: Store) -> bool:
         """Whether this very store is the open one."""
@@ -76,6 +74,7 @@ class OpenStore:
                 raise
 
         self._store, found = await self._in_thread_write(open_and_read)
+        self.is_up = True
         return found
 
     def interrupt(self) -> None:
@@ -87,7 +86,7 @@ class OpenStore:
         """Be down from now on, for this reason; closes the store if one is open, and calls `closed`
         then, in the same thread."""
         self.reason = reason
-        store, self._store = self._store, None
+        store, self._store, self.is_up = self._store, None, False
         views, self._views = self._views, []
         for view in views:
             view.close(reason)
@@ -102,8 +101,7 @@ class OpenStore:
 
     async def write(self, write: Callable[[Store], None]) -> None:
         """Run a write on the writing thread. Raises: StoreError, StorageUnavailableError."""
-        store = self.require_up()
-        await self._in_thread_write(lambda: write(store))
+        await self._in_thread_write(partial(write, self._store or self.require_up()))
 
     async def read(self, read: Callable[[Store], T]) -> T:
         """Run a read on a reading thread.
@@ -199,7 +197,6 @@ class StoreState:
 
     transactions: TransactionView
     high_water_mark: Offset  # readers see no row behind this offset
-    _batch_number: int
 
     def __init__(
         self,
@@ -244,7 +241,6 @@ class StoreState:
         self.recovered_clock_ms = loaded.last_batch.clock_ms
         self.metadata, self.durable_metadata = loaded.metadata or StoreMetadata(), loaded.metadata
         self.raise_longest_transaction(self._longest_transaction_ms)
-        self._batch_number = loaded.last_batch.batch_number
         self.seen_lsn = loaded.last_batch.seen_lsn
         self.sequencer.raise_above(loaded.last_batch.last)
         self.idle_intervals.assume_rows(loaded.last_batch.last)
@@ -353,20 +349,16 @@ class StoreState:
         """Whether changes wait for the next batch."""
         return self.metadata != self.durable_metadata or bool(self.index.ending)
 
-    def next_batch_number(self) -> int:
-        """A batch number that was never used before."""
-        self._batch_number += 1
-        return self._batch_number
-
-    def next_last_batch(self, batch_number: int) -> LastBatch:
-        """The last-batch row of the batch that is written now."""
+    def next_last_batch(self) -> LastBatch:
+        """The last-batch row of the batch that is written now, with a number that was never used
+        before."""
         # A clock that jumped far ahead must not be recorded before it is confirmed: the next start
         # would trust it, and the retention pass would then expire everything.
         clock_ms = self.last_batch.clock_ms
         if self.may_delete():
             clock_ms = max(clock_ms or 0, self.now_ms()) or None
         self._attempted = LastBatch(
-            batch_number=batch_number,
+            batch_number=self._attempted.batch_number + 1,
             last=self.sequencer.last,
             clock_ms=clock_ms,
             seen_lsn=self.seen_lsn,

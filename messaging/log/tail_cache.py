@@ -13,6 +13,7 @@ Readers that ask for the same in the same view get the same `Messages`, and so t
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from messaging.log.read_result import NO_PAYLOAD, Messages
 from messaging.log.scan import Columns, MemoryRow, ReadResult, read_memory
@@ -41,6 +42,7 @@ ROW_OVERHEAD_BYTES = 130  # bytes; what Python takes for a row beside its payloa
 FLAGGED_OVERHEAD_BYTES = 200  # bytes; what it takes in addition for a row that is not plain
 FRESH_OVERHEAD_BYTES = 130  # bytes; what it takes for a row beside its key and value
 
+_SIZE_BYTES = attrgetter("size_bytes")
 _MESSAGE_TAG = MESSAGES[0]
 _PREFIX_AT = len(MESSAGES)
 
@@ -292,7 +294,7 @@ class TailCache:
             else:  # the same batch has flagged rows between them
                 for key, value in zip(rows.keys, rows.values, strict=True):
                     tail.change(key, value)
-        self._size_bytes += sum(tail.size_bytes for tail in changed.values())
+        self._size_bytes += sum(map(_SIZE_BYTES, changed.values()))
         self._limit(changed)
 
     def _begin_change(self, prefix: bytes, changed: dict[bytes, _TopicTail]) -> _TopicTail:

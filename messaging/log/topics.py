@@ -217,10 +217,12 @@ class Topic:
     def require_decided(self) -> TopicRecord:
         """The record by which the next write is decided. Raises: TopicNotFoundError,
         DamagedRecordError."""
-        self.require_readable()
-        if self.decided is None or self.decided.generation < 0:
+        record = self.decided
+        if self.is_released or self.damage is not None:
+            self.require_readable()
+        if record is None or record.generation < 0:
             raise topic_not_found(self.id)
-        return self.decided
+        return record
 
     def require_durable(self) -> TopicRecord:
         """The record that readers see. Raises: TopicNotFoundError, DamagedRecordError."""

@@ -79,7 +79,8 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 
-_POINTER = attrgetter("pointer")
+_POINTER, _PAYLOADS = attrgetter("pointer"), attrgetter("payloads")
+_PUBLISH, _PAYLOADS_OF_REQUEST = attrgetter("publish"), attrgetter("request.payloads")
 RUN_COUNT_MAX = 256  # rows of commits that are put together; see RUN_BYTES_MAX
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
@@ -151,7 +152,7 @@ class _PublishRoutes:
             self._begin(run)
 
     def _begin(self, run: Sequence[_Asked]) -> None:
-        publishes = [each.publish for each in run]
+        publishes = list(map(_PUBLISH, run))
         try:
             if self._publisher.publish_plain(run[0].topic, publishes, partial(_answer, run)):
                 return
@@ -492,8 +493,8 @@ class Publisher:
         if target.numbers is not None:
             return False
         put = partial(self._put_publishes, target, publishes)
-        sizes = [len(payload) for each in publishes for payload in each.request.payloads]
-        size_bytes = sum(sizes) + ROW_OVERHEAD_BYTES * len(sizes)
+        payloads = _payloads_of(publishes)
+        size_bytes = sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads)
         size_bytes += WRITE_OVERHEAD_BYTES * len(publishes)
         write = Write(put, size_bytes=size_bytes, requests_count=len(publishes))
         self._committer.enqueue(write, answer)
@@ -563,16 +564,18 @@ class Publisher:
                 self._checked_parts(target)
         return True
 
-    async def publish_final(
+    def publish_final(
         self,
         commits: Sequence[Sequence[PublishEntry]],
-        built: Callable[[Sequence[Details]], None] = lambda _: None,
-    ) -> Sequence[Details]:
+        built: Callable[[Sequence[Details]], None],
+        written: Callable[[Sequence[Details] | Exception], None],
+    ) -> None:
         """Write the entries of these commits as one batch, flagged as the last of their
         transactions. A commit that can't be written has its error, and no rows. `built` gets the
-        same when the batch is about to be written."""
+        results when the batch is about to be written, and `written` when it is durable, or why it
+        is not."""
         logs: dict[TopicId, _Target] = {}
-        planned = [self._plan(commit, logs) for commit in commits]
+        planned = list(map(self._plan, commits, repeat(logs)))
 
         def put(batch: WriteBatch) -> Sequence[Details]:
             details = self._put_commits(commits, planned, logs, batch)
@@ -580,9 +583,11 @@ class Publisher:
             return details
 
         size_bytes = sum(map(_size, chain.from_iterable(commits)))
-        return await self._committer.submit(
-            Write(put, size_bytes=size_bytes, requests_count=len(commits))
-        )
+        write = Write(put, size_bytes=size_bytes, requests_count=len(commits))
+        try:
+            self._committer.enqueue(write, written)
+        except TuffError as error:
+            written(error)
 
     def _plan(self, commit: Sequence[PublishEntry], logs: dict[TopicId, _Target]) -> _Plan:
         """By columns, if all entries have payloads and nothing else, and topics with one partition.
@@ -661,7 +666,7 @@ class Publisher:
     def _put_run(
         self, log: _Target, entries: Sequence[PublishEntry], batch: WriteBatch
     ) -> list[RollbackDetail]:
-        payloads = [payload for entry in entries for payload in entry.payloads]
+        payloads = list(chain.from_iterable(map(_PAYLOADS, entries)))
         size_bytes = sum(map(len, payloads))
         if len(entries) > 1 and (len(payloads) > RUN_COUNT_MAX or size_bytes > RUN_BYTES_MAX):
             middle = len(entries) // 2
@@ -761,7 +766,7 @@ class Publisher:
     ) -> Sequence[Written]:
         written: list[Written] = []
         if target.numbers is None and _is_plain(target.entry):
-            payloads = [payload for each in publishes for payload in each.request.payloads]
+            payloads = _payloads_of(publishes)
             prefix = target.topic.prefix(target.generation)
             first, last = batch.put_plain(prefix, payloads)
             size_bytes = sum(map(len, payloads))
@@ -1031,6 +1036,10 @@ def _as_published(request: PublishRequest, written: Written, *, is_repeated: boo
         ids = DelayedId(due_ms[0], first), DelayedId(due_ms[1], last)
         delayed = DelayedRange(*ids, len(request.payloads))
     return Published(first_id, last_id, detail, delayed, partitions, is_repeated)
+
+
+def _payloads_of(publishes: Sequence[NumberedPublish]) -> list[bytes]:
+    return list(chain.from_iterable(map(_PAYLOADS_OF_REQUEST, publishes)))
 
 
 def _neighbours(first: Offset, counts: Sequence[int]) -> Iterator[Written]:

@@ -104,7 +104,6 @@ class _Run:
 class WriteBatch:
     """Rows that are written together, and the other effects of their writes."""
 
-    number: int
     now_ms: int
     sequencer: Sequencer
 
@@ -141,6 +140,12 @@ class WriteBatch:
     # What the store then says of itself; set when the batch is complete.
     last_batch: LastBatch | None = None
     metadata: StoreMetadata | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of a batch that is complete."""
+        assert self.last_batch is not None
+        return self.last_batch.batch_number
 
     @property
     def last(self) -> Offset:
@@ -298,7 +303,8 @@ def write_batch(batch: WriteBatch, written: WrittenRows, store: Store) -> None:
     Only one thread writes. So no row can be removed between the read of a row and its write, and a
     row that is gone is not written again.
     """
-    batch.make_rows()
+    if batch.unmade:
+        batch.make_rows()
     for inversion in batch.inversions:
         _invert(batch, store, inversion, written)
     for step in batch.rollbacks:
@@ -306,7 +312,8 @@ def write_batch(batch: WriteBatch, written: WrittenRows, store: Store) -> None:
     for renewal in batch.renewals:
         _renew(batch, store, renewal, written)
     records = [*batch.puts.items(), *written.rows.items(), *batch.delayed]
-    records += [(aside.key, aside.to_bytes(aside.key)) for aside in written.asides]
+    if written.asides:
+        records += [(aside.key, aside.to_bytes(aside.key)) for aside in written.asides]
     for start, stop in batch.dropped:
         records += [(key, None) for key, _ in store.scan(start, stop)]
     for keys, values in (*joined_neighbours(batch.new_rows), *batch.stored):

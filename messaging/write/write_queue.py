@@ -12,9 +12,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from kernel.event_loop import Arrivals, BatchLoop
+from kernel.event_loop import Arrivals, BatchLoop, settle
 from kernel.log_events import event
 from messaging.log.loading import read_last_batch_again
 from messaging.log.state_in_memory import OpenStore, StoreState
@@ -40,6 +41,8 @@ from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_REQUESTS_COUNT = attrgetter("requests_count")
 
 BATCH_COUNT_MAX = 4_096  # writes; more would only add latency
 BATCH_BYTES_MAX = 8 << 20  # bytes; ten times what a disk takes in the time of one sync
@@ -168,7 +171,8 @@ class WriteQueue:
         """Raises: ShuttingDownError, StorageUnavailableError."""
         if self._closing:
             raise ShuttingDownError("the server is stopping and takes no more writes")
-        self._store.require_up()
+        if not self._store.is_up:
+            self._store.require_up()
 
     def require_capacity(self, *, makes_room: bool = False) -> None:
         """Raises: OverloadedError: too many writes wait for the disk; StorageUnavailableError: the
@@ -192,7 +196,7 @@ class WriteQueue:
             batch failed, and is not stored; StorageOutcomeUnknownError: it may be.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.enqueue(write, partial(_settle, future))
+        self.enqueue(write, partial(settle, future))
         return future
 
     def enqueue(
@@ -207,7 +211,8 @@ class WriteQueue:
             if not write.internal:
                 self.require_capacity(makes_room=write.makes_room)
         except TuffError:
-            _release(write)
+            if write.permit is not None:
+                write.permit.leave()
             raise
         write.answer = answer
         self._pending_count += write.requests_count
@@ -288,9 +293,7 @@ class WriteQueue:
             self._refuse(writes, refusal)
             return
         state = self._state
-        batch = WriteBatch(
-            number=state.next_batch_number(), now_ms=state.now_ms(), sequencer=state.sequencer
-        )
+        batch = WriteBatch(now_ms=state.now_ms(), sequencer=state.sequencer)
         for write in writes:
             _build(write, batch)
         if batch.is_empty:
@@ -313,7 +316,7 @@ class WriteQueue:
         if failing.count:
             failing.succeeded()
         self._observe("store_fsync_seconds", self._elapsed_s() - started_s)
-        self._observe("store_batch_requests", sum(write.requests_count for write in writes))
+        self._observe("store_batch_requests", sum(map(_REQUESTS_COUNT, writes)))
         self._complete(attempt)
 
     def _finish(self, batch: WriteBatch) -> None:
@@ -329,8 +332,8 @@ class WriteQueue:
         if state.metadata != state.durable_metadata:
             batch.put(METADATA_KEY, state.metadata.to_bytes(METADATA_KEY))
         batch.metadata = state.metadata
-        batch.last_batch = state.next_last_batch(batch.number)
-        batch.put(LAST_BATCH_KEY, batch.last_batch.to_bytes(LAST_BATCH_KEY))
+        batch.last_batch = state.next_last_batch()
+        batch.puts[LAST_BATCH_KEY] = batch.last_batch.to_bytes(LAST_BATCH_KEY)
 
     async def _resolve(self, attempt: _Attempt, reason: str) -> None:
         self._in_doubt = attempt
@@ -349,11 +352,13 @@ class WriteQueue:
         apply_durable(attempt.batch, attempt.written, self._state)
         self._answer(attempt.writes)
         for topic in attempt.batch.touched:
-            topic.wake()
+            if topic.waiters:
+                topic.wake()
 
     def _answer(self, writes: list[Write[Any]]) -> None:
         for write in writes:
-            _release(write)
+            if write.permit is not None:
+                write.permit.leave()
             self._pending_count -= write.requests_count
             self._pending_bytes -= write.size_bytes
             if write.error is not None and write.was_answered_early:
@@ -404,17 +409,3 @@ def _build(write: Write[Any], batch: WriteBatch) -> None:
     except TuffError as error:
         # Answered after the batch: a refusal may rest on a change that this batch makes durable.
         write.error = error
-
-
-def _release(write: Write[Any]) -> None:
-    if write.permit is not None:
-        write.permit.leave()
-
-
-def _settle(future: "asyncio.Future[T]", result: T | Exception) -> None:
-    if future.done():
-        return  # the caller was cancelled
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)

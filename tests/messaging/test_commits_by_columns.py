@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from tests.messaging.world import AUDIT, COMMITTED, FlakyWorld, World, payloads, publish
+from tests.messaging.world import (
+    AUDIT,
+    COMMITTED,
+    FlakyWorld,
+    World,
+    payloads,
+    publish,
+    publish_commits,
+)
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import StorageUnavailableError
 from tuff.protocol.ids import TopicId
@@ -69,7 +77,7 @@ async def run(
             world.transactions.start(pointer)
         for pointer in earlier:
             await publish(service, b"earlier", pointer=pointer)
-        found: list[object] = [*await service.rows.publish_final(commits)]
+        found: list[object] = [*await publish_commits(service, commits)]
         written = dict(world.rows)
         found += await state_of(service)
         for pointer in ended:
@@ -101,7 +109,7 @@ async def test_many_commits_are_put_in_runs_that_the_tail_cache_can_drop_one_by_
             [PublishEntry(topic=AUDIT, payloads=[b"%d" % pointer], pointer=pointer)]
             for pointer in range(1, 1_001)
         ]
-        details = await service.rows.publish_final(commits)
+        details = await publish_commits(service, commits)
 
         tail = service.state.tail_cache._tails[service.state.topics.find(AUDIT).prefix(1)]
         assert [len(rows.keys) for rows in tail.fresh] == [250] * 4
@@ -119,7 +127,7 @@ async def test_commits_that_are_lost_leave_nothing_in_memory() -> None:
             [PublishEntry(topic=AUDIT, payloads=[b"a"], pointer=pointer)] for pointer in POINTERS
         ]
         with pytest.raises(StorageUnavailableError):
-            await service.rows.publish_final(commits)
+            await publish_commits(service, commits)
 
         assert service.rows.indexed_pointers() == []
         assert list(service.rows.published_by(1 << 60)) == []

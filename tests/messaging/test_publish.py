@@ -24,6 +24,7 @@ from tests.messaging.world import (
     payloads,
     polled,
     publish,
+    publish_commits,
     publish_final,
     request,
     settle_down,
@@ -321,7 +322,7 @@ async def test_a_commit_that_is_refused_in_a_write_of_several_is_refused_by_itse
     ]
 
     _, (first, refused, third) = await asyncio.gather(
-        service.topics.delete(other), service.rows.publish_final(commits)
+        service.topics.delete(other), publish_commits(service, commits)
     )
 
     assert isinstance(refused, TopicNotFoundError)

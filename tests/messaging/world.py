@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kernel.event_loop import Arrivals, InThread
+from kernel.event_loop import Arrivals, InThread, settle
 from kernel.requests_and_replies import Caller
 from messaging.engines.engine_interface import (
     Chunks,
@@ -440,11 +441,20 @@ def request(
     return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s)
 
 
+async def publish_commits(
+    service: MessagingService, commits: Sequence[Sequence[PublishEntry]]
+) -> Sequence[list[RollbackDetail] | TuffError]:
+    """Write the entries of these commits as one batch."""
+    future = asyncio.get_running_loop().create_future()
+    service.rows.publish_final(commits, lambda _: None, partial(settle, future))
+    return await future
+
+
 async def publish_final(
     service: MessagingService, entries: Sequence[PublishEntry]
 ) -> list[RollbackDetail]:
     """Write the entries of one commit."""
-    (written,) = await service.rows.publish_final([entries])
+    (written,) = await publish_commits(service, [entries])
     if isinstance(written, TuffError):
         raise written
     return written

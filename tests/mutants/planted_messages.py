@@ -245,8 +245,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "rows of a large publish are not made",
         "messaging/write/write_batch.py",
-        "    batch.make_rows()\n",
-        "",
+        "        batch.make_rows()\n",
+        "        batch.unmade.clear()\n",
         (
             "tests/messaging/test_publish.py::test_rows_of_large_publishes_keep_their_places_in_a_batch",
         ),

@@ -325,8 +325,8 @@ BUGS = (
     planted(
         "messages-that-are-aside-are-forgotten-in-a-restart",
         "messaging/write/write_batch.py",
-        "    records += [(aside.key, aside.to_bytes(aside.key)) for aside in written.asides]\n",
-        "",
+        "        records += [(aside.key, aside.to_bytes(aside.key)) for aside in written.asides]\n",
+        "        pass\n",
     ),
     planted(
         "claim-of-a-prepared-transaction-lost-in-a-restart",

@@ -117,6 +117,7 @@ class Rows:
     published: list[PublishEntry] = field(default_factory=list)
     writing: asyncio.Event = field(default_factory=asyncio.Event)
     marking: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: list["asyncio.Task[None]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.writing.set()
@@ -131,18 +132,27 @@ class Rows:
             raise self.refusal
         return not self.asks_others
 
-    async def publish_final(
+    def publish_final(
         self,
         commits: Sequence[Sequence[PublishEntry]],
         built: Callable[[Sequence[list[RollbackDetail] | TuffError]], None],
-    ) -> Sequence[list[RollbackDetail] | TuffError]:
+        written: Callable[[Sequence[list[RollbackDetail] | TuffError] | Exception], None],
+    ) -> None:
         self.batches.append(len(commits))
-        written = [self._written(entries) for entries in commits]
-        built(written)
+        results = [self._written(entries) for entries in commits]
+        built(results)
+        if self.writing.is_set():
+            written(self.failure or results)
+        else:
+            self._waiting.append(asyncio.create_task(self._write_later(results, written)))
+
+    async def _write_later(
+        self,
+        results: Sequence[list[RollbackDetail] | TuffError],
+        written: Callable[[Sequence[list[RollbackDetail] | TuffError] | Exception], None],
+    ) -> None:
         await self.writing.wait()
-        if self.failure is not None:
-            raise self.failure
-        return written
+        written(self.failure or results)
 
     def _written(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail] | TuffError:
         details = []

@@ -198,7 +198,7 @@ async def test_a_commit_that_waited_for_an_abort_succeeds(service: Service) -> N
 
 
 async def test_a_commit_that_waits_too_long_is_refused_for_good(new_service: NewService) -> None:
-    service = await new_service(TransactionSettings(ending_timeout_s=0.02)).open()
+    service = await new_service(TransactionSettings(ending_timeout_s=0.5)).open()
     one = await prepared(service)
     other = (await service.begin()).transaction_id
 
@@ -212,7 +212,7 @@ async def test_a_commit_that_waits_too_long_is_refused_for_good(new_service: New
 
 
 async def test_a_refusal_for_a_prepared_one_stands_after_a_crash(new_service: NewService) -> None:
-    service = await new_service(TransactionSettings(ending_timeout_s=0.02)).open()
+    service = await new_service(TransactionSettings(ending_timeout_s=0.5)).open()
     other = (await service.begin()).transaction_id
     one = await prepared(service)
     with pytest.raises(TransactionConflictError):

@@ -8,13 +8,13 @@ Ten thousand open transactions have ten thousand snapshots of ten thousand point
 same. So each list is written as its difference to the one before, and read into shared lists.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tuff.protocol.pointer_list import PointerList
-from tuff.protocol.transaction import Transaction, TransactionType
+from tuff.protocol.transaction import Transaction
 from tuff_storage.disk.files import write_file
 from tuff_storage.disk.records import Damage, pack_frame, read_frames
 from tx.conflicts import CommittedChanges
@@ -48,10 +48,10 @@ from tx.log_records import (
     TEXT,
     TIME_MS,
     TYPE,
-    Conflict,
+    Codec,
     InDoubt,
     MalformedError,
-    PointerRange,
+    as_it_is,
     from_bytes,
     items,
     joined,
@@ -82,42 +82,19 @@ _PREPARATION = record(Preparation, COUNT, TIME_MS, TEXT, PUBLISHED)
 _CHANGE = record(
     ViewChange, POINTER, optional(STATE), _POINTERS, _POINTERS, _POINTERS, POINTER
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    lsn: int
-    seen: int
-    last_pointer: int
-    highest_reserved: int
-    blocks: tuple[PointerRange, ...]
-    is_clean: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenRecord:
-    """An open transaction without its two lists."""
-
-    transaction_id: int
-    read_pointer: int
-    first_short_in_progress: int
-    type: TransactionType
-    checkpoints: tuple[int, ...]
-    seen: int
-    client: str
-    timeout_ms: int
-    started_at_ms: int
-    expires_at_ms: int
-    changes: frozenset[bytes] | None
-    conflict: Conflict | None
-    survived_crash: bool
-    lease_ms: int | None
-
-
-_NUMBERS_FORM = record(_Numbers, COUNT, COUNT, POINTER, POINTER, tuple_of(POINTER_RANGE), FLAG)
+_NUMBER_CODECS: Mapping[str, Codec[Any]] = {
+    "lsn": COUNT,
+    "seen": COUNT,
+    "last_pointer": POINTER,
+    "highest_reserved": POINTER,
+    "blocks": tuple_of(POINTER_RANGE),
+    "is_clean": FLAG,
+}
+# The first field, the transaction, has five entries in its place.
+_AS_IT_IS: Codec[Any] = Codec(as_it_is, as_it_is)
 _OPENED = record(
-    _OpenRecord, POINTER, POINTER, POINTER, TYPE, _POINTERS, COUNT, TEXT, COUNT, TIME_MS, TIME_MS,
-    optional(KEYS), optional(CONFLICT), FLAG, optional(COUNT),
+    OpenTransaction, _AS_IT_IS, COUNT, TEXT, COUNT, TIME_MS, TIME_MS, optional(KEYS),
+    optional(CONFLICT), FLAG, optional(COUNT),
 )  # fmt: skip
 
 
@@ -153,46 +130,34 @@ def write_snapshot(directory: Path, header: FileHeader, image: StateImage) -> tu
 
 
 def _bodies(image: StateImage) -> Iterator[bytes]:
-    numbers = _Numbers(
-        image.lsn,
-        image.seen,
-        image.last_pointer,
-        image.highest_reserved,
-        image.blocks,
-        image.is_clean,
-    )
-    yield to_bytes([_NUMBERS, _NUMBERS_FORM.pack(numbers)])
-    lists = _SharedLists()
-    yield from _bodies_of_open(image, lists)
-    for principals in _chunks(image.principals):
-        yield to_bytes([_PRINCIPALS, *(list(each) for each in principals)])
-    view = image.view
+    lists, view = _SharedLists(), image.view
+    numbers = [codec.pack(getattr(image, name)) for name, codec in _NUMBER_CODECS.items()]
+    yield to_bytes([_NUMBERS, numbers])
+    yield from _frames(_OPEN, image.open, lambda opened: _pack_open(opened, lists))
+    prepared = [(each.transaction_id, each.prepared) for each in image.open if each.prepared]
+    yield from _frames(_PREPARED, prepared, lambda pair: [pair[0], _PREPARATION.pack(pair[1])])
+    yield from _frames(_IN_DOUBT, [each.doubt for each in image.open if each.doubt], _DOUBT.pack)
+    requests = [
+        (each.transaction_id, each.request_id) for each in image.open if each.request_id is not None
+    ]
+    yield from _frames(_REQUESTS, requests, list)
+    messages_only = [each.transaction_id for each in image.open if each.is_messages_only]
+    yield from _frames(_MESSAGES_ONLY, [*messages_only, *image.prunable], int)
+    yield from _frames(_PRINCIPALS, image.principals, list)
     changes = lists.pack(view.in_progress, view.invalid)
     yield to_bytes(
         [_VIEW, view.read_pointer, changes, _POINTERS.pack(tuple(view.short_in_progress))]
     )
-    for pending in _chunks(image.pending):
-        yield to_bytes([_PENDING, *([lsn, _CHANGE.pack(change)] for lsn, change in pending)])
+    yield from _frames(_PENDING, image.pending, lambda pair: [pair[0], _CHANGE.pack(pair[1])])
     for outcomes in _chunks(image.outcomes.packed()):
         yield joined(to_bytes(_OUTCOMES), *outcomes)
-    for commits in _chunks(image.commits):
-        yield to_bytes([_COMMITS, *map(_COMMIT.pack, commits)])
-    for sinks in _chunks(image.sinks):
-        yield to_bytes([_SINKS, *map(_SINK.pack, sinks)])
+    yield from _frames(_COMMITS, image.commits, _COMMIT.pack)
+    yield from _frames(_SINKS, image.sinks, _SINK.pack)
 
 
-def _bodies_of_open(image: StateImage, lists: "_SharedLists") -> Iterator[bytes]:
-    for chunk in _chunks(image.open):
-        yield to_bytes([_OPEN, *(_pack_open(opened, lists) for opened in chunk)])
-    for chunk in _chunks([each for each in image.open if each.prepared is not None]):
-        yield to_bytes([_PREPARED, *map(_pack_prepared, chunk)])
-    for doubts in _chunks([each.doubt for each in image.open if each.doubt is not None]):
-        yield to_bytes([_IN_DOUBT, *map(_DOUBT.pack, doubts)])
-    for chunk in _chunks([each for each in image.open if each.request_id is not None]):
-        yield to_bytes([_REQUESTS, *([each.transaction_id, each.request_id] for each in chunk)])
-    messages_only = [each.transaction_id for each in image.open if each.is_messages_only]
-    for ids in _chunks([*messages_only, *image.prunable]):
-        yield to_bytes([_MESSAGES_ONLY, *ids])
+def _frames(tag: int, records: Sequence[T], pack: Callable[[T], object]) -> Iterator[bytes]:
+    for chunk in _chunks(records):
+        yield to_bytes([tag, *map(pack, chunk)])
 
 
 def _chunks(records: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -230,28 +195,15 @@ def _less(pointers: PointerList, gone: tuple[int, ...]) -> PointerList:
 
 def _pack_open(opened: OpenTransaction, lists: _SharedLists) -> list[object]:
     transaction = opened.transaction
-    values = _OpenRecord(
+    entries = [
         transaction.transaction_id,
         transaction.read_pointer,
         transaction.first_short_in_progress,
-        transaction.type,
+        TYPE.pack(transaction.type),
         transaction.checkpoint_write_pointers,
-        opened.seen,
-        opened.client,
-        opened.timeout_ms,
-        opened.started_at_ms,
-        opened.expires_at_ms,
-        opened.changes,
-        opened.conflict,
-        opened.survived_crash,
-        opened.lease_ms,
-    )
-    return [_OPENED.pack(values), lists.pack(transaction.in_progress, transaction.invalids)]
-
-
-def _pack_prepared(opened: OpenTransaction) -> list[object]:
-    assert opened.prepared is not None
-    return [opened.transaction_id, _PREPARATION.pack(opened.prepared)]
+        *items(_OPENED.pack(opened))[1:],
+    ]
+    return [entries, lists.pack(transaction.in_progress, transaction.invalids)]
 
 
 def read_snapshot(name: str, data: bytes) -> tuple[FileHeader, StateImage]:
@@ -286,9 +238,9 @@ class _Reader:
         self.image: StateImage | None = None
         self._frame_count = 0
         self._lists = _SharedLists()
-        self._numbers: _Numbers | None = None
+        self._numbers: dict[str, Any] | None = None
         self._view: View | None = None
-        self._open: list[OpenTransaction] = []
+        self._open: dict[int, OpenTransaction] = {}
         self._pending: list[tuple[int, ViewChange]] = []
         self._outcomes: list[bytes] = []
         self._commits: list[CommittedChanges] = []
@@ -298,14 +250,14 @@ class _Reader:
         self._takers: dict[object, Callable[[list[object]], None]] = {
             _END: self._end,
             _NUMBERS: self._take_numbers,
-            _OPEN: lambda records: self._open.extend(map(self._opened, records)),
-            _PREPARED: self._take_prepared,
-            _IN_DOUBT: self._take_doubts,
-            _PRINCIPALS: self._take_principals,
-            _REQUESTS: self._take_requests,
+            _OPEN: self._take_open,
+            _PREPARED: lambda records: self._set("prepared", _pairs(records, _PREPARATION)),
+            _IN_DOUBT: lambda records: self._set("doubt", map(_unpack_doubt, records)),
+            _PRINCIPALS: lambda records: self._principals.extend(_pairs(records, TEXT)),
+            _REQUESTS: lambda records: self._set("request_id", _pairs(records, TEXT)),
             _MESSAGES_ONLY: self._take_messages_only,
             _VIEW: self._take_view,
-            _PENDING: lambda records: self._pending.extend(map(_unpack_pending, records)),
+            _PENDING: lambda records: self._pending.extend(_pairs(records, _CHANGE)),
             _OUTCOMES: self._take_outcomes,
             _COMMITS: lambda records: self._commits.extend(map(_COMMIT.unpack, records)),
             _SINKS: lambda records: self._sinks.extend(map(_SINK.unpack, records)),
@@ -320,85 +272,60 @@ class _Reader:
         self._frame_count += 1
 
     def _take_numbers(self, records: list[object]) -> None:
-        (record_data,) = items(records, count=1)
-        self._numbers = _NUMBERS_FORM.unpack(record_data)
+        (entries,) = items(records, count=1)
+        values = items(entries, count=len(_NUMBER_CODECS))
+        self._numbers = {
+            name: codec.unpack(value)
+            for (name, codec), value in zip(_NUMBER_CODECS.items(), values, strict=True)
+        }
+
+    def _take_open(self, records: list[object]) -> None:
+        for data in records:
+            opened = self._opened(data)
+            if opened.transaction_id in self._open:
+                raise MalformedError(
+                    f"it contradicts itself: transaction {opened.transaction_id} is listed twice"
+                )
+            self._open[opened.transaction_id] = opened
 
     def _opened(self, data: object) -> OpenTransaction:
-        fields, lists = items(data, count=2)
+        entries, lists = items(data, count=2)
         self._lists.unpack(lists)
-        values = _OPENED.unpack(fields)
+        transaction_id, read_pointer, first_short, kind, pointers, *rest = items(entries, count=14)
+        own, checkpoints = POINTER.unpack(transaction_id), _POINTERS.unpack(pointers)
         transaction = Transaction(
-            transaction_id=values.transaction_id,
-            read_pointer=values.read_pointer,
-            write_pointer=(values.transaction_id, *values.checkpoints)[-1],
+            transaction_id=own,
+            read_pointer=POINTER.unpack(read_pointer),
+            write_pointer=(own, *checkpoints)[-1],
             invalids=self._lists.invalid,
             in_progress=self._lists.in_progress,
-            first_short_in_progress=values.first_short_in_progress,
-            type=values.type,
-            checkpoint_write_pointers=values.checkpoints,
+            first_short_in_progress=POINTER.unpack(first_short),
+            type=TYPE.unpack(kind),
+            checkpoint_write_pointers=checkpoints,
         )
-        return OpenTransaction(
-            transaction=transaction,
-            seen=values.seen,
-            client=values.client,
-            timeout_ms=values.timeout_ms,
-            started_at_ms=values.started_at_ms,
-            expires_at_ms=values.expires_at_ms,
-            changes=values.changes,
-            conflict=values.conflict,
-            survived_crash=values.survived_crash,
-            lease_ms=values.lease_ms,
-        )
+        return _OPENED.unpack([transaction, *rest])
 
-    def _places(self) -> dict[int, int]:
-        return {opened.transaction_id: place for place, opened in enumerate(self._open)}
-
-    def _take_prepared(self, records: list[object]) -> None:
-        places = self._places()
-        for record_data in records:
-            transaction_id, preparation = items(record_data, count=2)
-            place = places.pop(POINTER.unpack(transaction_id), None)
-            if place is None:
-                raise MalformedError(f"transaction {transaction_id} is prepared, and not open")
-            prepared = _PREPARATION.unpack(preparation)
-            self._open[place] = replace(self._open[place], prepared=prepared)
-
-    def _take_doubts(self, records: list[object]) -> None:
-        places = self._places()
-        for doubt in map(_DOUBT.unpack, records):
-            place = places.pop(doubt.transaction_id, None)
-            if place is None:
-                raise MalformedError(f"transaction {doubt.transaction_id} is in doubt, not open")
-            self._open[place] = replace(self._open[place], doubt=doubt)
-
-    def _take_principals(self, records: list[object]) -> None:
-        for record_data in records:
-            transaction_id, principal = items(record_data, count=2)
-            self._principals.append((POINTER.unpack(transaction_id), TEXT.unpack(principal)))
-
-    def _take_requests(self, records: list[object]) -> None:
-        places = self._places()
-        for record_data in records:
-            transaction_id, request_id = items(record_data, count=2)
-            place = places.pop(POINTER.unpack(transaction_id), None)
-            if place is None:
-                raise MalformedError(f"transaction {transaction_id} has a request, and is not open")
-            self._open[place] = replace(self._open[place], request_id=TEXT.unpack(request_id))
+    def _set(self, field: str, values: Iterable[tuple[int, Any]]) -> None:
+        for transaction_id, value in values:
+            opened = self._open.get(transaction_id)
+            if opened is None or getattr(opened, field) is not None:
+                raise MalformedError(
+                    f"transaction {transaction_id} has a {field}, and is not open, or has two"
+                )
+            self._open[transaction_id] = replace(opened, **{field: value})
 
     def _take_messages_only(self, records: list[object]) -> None:
-        places = self._places()
         for transaction_id in map(POINTER.unpack, records):
-            place = places.get(transaction_id)
-            if place is None:
+            opened = self._open.get(transaction_id)
+            if opened is None:
                 self._prunable.append(transaction_id)
             else:
-                self._open[place] = replace(self._open[place], is_messages_only=True)
+                self._open[transaction_id] = replace(opened, is_messages_only=True)
 
     def _take_outcomes(self, records: list[object]) -> None:
         self._outcomes.extend(packed_outcomes(records))
-        opened = {opened.transaction_id for opened in self._open}
         for record_data in records:
-            if opened and (ended := items(record_data)[0]) in opened:
+            if self._open and (ended := items(record_data)[0]) in self._open:
                 raise MalformedError(f"transaction {ended} is in progress, and has ended")
 
     def _take_view(self, records: list[object]) -> None:
@@ -415,17 +342,11 @@ class _Reader:
         (frame_count,) = items(records, count=1)
         if self._numbers is None or self._view is None or frame_count != self._frame_count:
             raise MalformedError(f"{self._frame_count} records stand before the end")
-        numbers = self._numbers
         self.image = StateImage(
-            lsn=numbers.lsn,
-            seen=numbers.seen,
-            last_pointer=numbers.last_pointer,
-            highest_reserved=numbers.highest_reserved,
-            blocks=numbers.blocks,
-            is_clean=numbers.is_clean,
+            **self._numbers,
             view=self._view,
             pending=tuple(self._pending),
-            open=tuple(self._open),
+            open=tuple(self._open.values()),
             outcomes=PackedOutcomes(self._outcomes),
             commits=tuple(self._commits),
             sinks=tuple(self._sinks),
@@ -434,6 +355,13 @@ class _Reader:
         )
 
 
-def _unpack_pending(data: object) -> tuple[int, ViewChange]:
-    lsn, change = items(data, count=2)
-    return COUNT.unpack(lsn), _CHANGE.unpack(change)
+def _pairs(records: list[object], codec: Codec[T]) -> Iterator[tuple[int, T]]:
+    """Pairs of a number, as a transaction id, and a value."""
+    for data in records:
+        number, value = items(data, count=2)
+        yield COUNT.unpack(number), codec.unpack(value)
+
+
+def _unpack_doubt(data: object) -> tuple[int, InDoubt]:
+    doubt = _DOUBT.unpack(data)
+    return doubt.transaction_id, doubt

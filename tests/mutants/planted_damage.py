@@ -165,7 +165,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "    reason = inconsistency(reader.image)\n",
         "    reason = None\n",
         (
-            f"{_CONTRADICTIONS}::test_a_snapshot_that_contradicts_itself_is_damaged[an open transaction twice]",
+            f"{_CONTRADICTIONS}::test_a_snapshot_that_contradicts_itself_is_damaged[an open transaction is gone]",
         ),
     ),
     Mutant(

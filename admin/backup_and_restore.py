@@ -134,8 +134,6 @@ def _files(data: DataDirectory) -> Iterator[tuple[Path, Path]]:
     for path in sorted(data.messages.iterdir()) if data.has_messages else ():
         if path.is_file() and path.name != LOCK_FILE:
             yield path, Path("messages") / path.name
-    if not data.snapshots.is_dir():
-        return
     for path, _ in list_files(data.snapshots):
         yield path, Path("snapshots") / path.name
     if (end := data.snapshots / store_end.FILE_NAME).is_file():

@@ -26,7 +26,7 @@ from tuff.protocol.sentences import counted
 from tuff_storage.disk.file_modes import rights_within
 from tuff_storage.leveldb import crc32c
 from tuff_storage.leveldb.engine import plyvel
-from tx.file_headers import DamagedFilesError, FileKind, known_file, list_files
+from tx.file_headers import DamagedFilesError, known_file, list_files
 
 SYNC_COUNT = 50  # syncs of one measurement; less than a second on a slow disk
 SYNC_BYTES = 4096
@@ -223,7 +223,7 @@ def _transaction_files(directory: Path) -> tuple[int | None, list[Diagnosis]]:
     found: list[Diagnosis] = []
     for path, kind in list_files(directory):
         try:
-            times.append(known_file(path, FileKind(kind)).header.created_ms)
+            times.append(known_file(path, kind).header.created_ms)
         except (DamagedFilesError, OSError) as error:
             advice = "check all files with `tuff fsck` while the server is stopped"
             found.append(Diagnosis(f"file {path.name}", Level.PROBLEM, str(error), advice))

@@ -19,10 +19,10 @@ from tx.file_headers import (
     KnownFile,
     NewerFilesError,
     free_path,
+    known_file,
     leftovers,
     list_files,
     newer,
-    read_header,
     without_advice,
 )
 from tx.log_records import Edit, MalformedError, NewerError, decode_edit
@@ -63,20 +63,6 @@ class ReadableEdits:
         return max(ids, key=ids.count, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _TransactionFile:
-    """A file, and its header; or the error of reading the header. The content is read when it is
-    needed, so that one file at a time is in memory."""
-
-    path: Path
-    kind: FileKind
-    header: FileHeader | DamagedFilesError
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-
 @dataclass
 class _EditLog:
     header: FileHeader | None
@@ -93,18 +79,12 @@ class TransactionFiles:
     def __init__(self, directory: Path) -> None:
         """Raises: OSError: a file can't be read."""
         self._directory = directory
-        paths = list_files(directory) if directory.is_dir() else []
-        files = [_read(path, kind) for path, kind in paths]
-        late = {
-            known.path
-            for known in leftovers(
-                KnownFile(file.path, file.kind, file.header)
-                for file in files
-                if isinstance(file.header, FileHeader)
-            )
-        }
-        self._files = [file for file in files if file.path not in late]
-        self._leftovers = [file for file in files if file.path in late]
+        # The content is read when it is needed, so that one file at a time is in memory.
+        found = [_read(path, kind) for path, kind in list_files(directory)]
+        known = [each for each in found if isinstance(each, KnownFile)]
+        self._damaged = [each for each in found if not isinstance(each, KnownFile)]
+        self._leftovers = leftovers(known)
+        self._files = [each for each in known if each not in self._leftovers]
 
     def check(self, recorded: RecordedFiles | None) -> TransactionFilesReport:
         """Check each file alone, and recover the state from all of them.
@@ -112,7 +92,7 @@ class TransactionFiles:
         Raises: OSError: a file can't be read.
         """
         report = TransactionFilesReport(self._file_findings())
-        if self._files:
+        if self._files or self._damaged:
             self._check_recovery(recorded, report)
         elif recorded is not None and recorded.has_seen_files:
             reason = (
@@ -128,17 +108,18 @@ class TransactionFiles:
         Raises:
             NewerFilesError: a newer version wrote some of it; left out, it would be lost.
         """
-        readable = ReadableEdits()
-        for file in self._files:
-            if isinstance(file.header, NewerFilesError):
-                raise file.header
-            if isinstance(file.header, FileHeader):
-                readable.headers.append(file.header)
-                if file.kind is FileKind.SNAPSHOT:
-                    readable.images += _images(file)
-        logs = [
-            _read_log(file, readable.headers) for file in self._files if file.kind is FileKind.LOG
-        ]
+        readable = ReadableEdits([known.header for known in self._files])
+        logs = []
+        for path, kind, error in self._damaged:
+            if isinstance(error, NewerFilesError):
+                raise error
+            if kind is FileKind.LOG:
+                logs.append(_EditLog(None, list(_edits(path.name, path.read_bytes()))))
+        for known in self._files:
+            if known.kind is FileKind.SNAPSHOT:
+                readable.images += _images(known)
+            else:
+                logs.append(_read_log(known, readable.headers))
         for log in sorted((log for log in logs if log.edits), key=lambda log: log.first_lsn):
             # Starting this log cut off the older log's edits from here on.
             for lsn in [lsn for lsn in readable.edits if lsn >= log.first_lsn]:
@@ -163,38 +144,32 @@ class TransactionFiles:
             report.state = None if recovered is None else recovered.state
 
     def _file_findings(self) -> list[Finding]:
-        findings = [
-            self._finding(file.name, file.header)
-            for file in self._files
-            if isinstance(file.header, DamagedFilesError)
-        ]
-        by_age = sorted(
-            ((file.header, file) for file in self._files if isinstance(file.header, FileHeader)),
-            key=lambda each: each[0].sequence,
-        )
+        findings = [self._finding(path.name, error) for path, _, error in self._damaged]
+        by_age = sorted(self._files, key=lambda known: known.header.sequence)
         proven_lengths = {
-            header.previous_sequence: header.previous_length
-            for header, file in by_age
-            if file.kind is FileKind.LOG
+            known.header.previous_sequence: known.header.previous_length
+            for known in by_age
+            if known.kind is FileKind.LOG
         }
-        for header, file in by_age:
+        for known in by_age:
             try:
-                findings += self._check_content(file, proven_lengths.get(header.sequence))
+                findings += self._check_content(known, proven_lengths.get(known.header.sequence))
             except DamagedFilesError as error:
-                findings.append(self._finding(file.name, error))
+                findings.append(self._finding(known.path.name, error))
         return [*findings, *self._missing_logs(by_age), *map(self._leftover, self._leftovers)]
 
-    def _leftover(self, file: _TransactionFile) -> Finding:
-        location = f"{self._directory.name}/{file.name}"
+    def _leftover(self, known: KnownFile) -> Finding:
+        location = f"{self._directory.name}/{known.path.name}"
         reason = "a server made it when another one led transactions already, so it is ignored"
         advice = "nothing; the server that leads removes it with one of its next snapshots"
         return Finding(location, reason, advice, is_corruption=False)
 
-    def _check_content(self, file: _TransactionFile, proven_length: int | None) -> list[Finding]:
-        if file.kind is FileKind.SNAPSHOT:
-            read_snapshot(file.name, file.path.read_bytes())
+    def _check_content(self, known: KnownFile, proven_length: int | None) -> list[Finding]:
+        name, data = known.path.name, known.path.read_bytes()
+        if known.kind is FileKind.SNAPSHOT:
+            read_snapshot(name, data)
             return []
-        contents = read_log(file.name, file.path.read_bytes(), proven_length=proven_length)
+        contents = read_log(name, data, proven_length=proven_length)
         if not contents.cut_bytes:
             return []
         reason = (
@@ -203,18 +178,17 @@ class TransactionFiles:
             "one"
         )
         advice = "nothing, if the machine crashed; the next start cuts them off"
-        return [Finding(f"{self._directory.name}/{file.name}", reason, advice, is_corruption=False)]
+        return [Finding(f"{self._directory.name}/{name}", reason, advice, is_corruption=False)]
 
-    def _missing_logs(
-        self, by_age: Sequence[tuple[FileHeader, _TransactionFile]]
-    ) -> Iterator[Finding]:
+    def _missing_logs(self, by_age: Sequence[KnownFile]) -> Iterator[Finding]:
         """Logs that a later file names as its predecessor, back to the oldest file that exists."""
-        sequences = {header.sequence for header, _ in by_age}
+        sequences = {known.header.sequence for known in by_age}
         oldest = min(sequences, default=0)
-        for header, file in by_age:
-            if header.previous_sequence > oldest and header.previous_sequence not in sequences:
-                reason = f"the log before it, file {header.previous_sequence}, is missing"
-                yield Finding(f"{self._directory.name}/{file.name}", reason, ADVICE)
+        for known in by_age:
+            previous = known.header.previous_sequence
+            if previous > oldest and previous not in sequences:
+                reason = f"the log before it, file {previous}, is missing"
+                yield Finding(f"{self._directory.name}/{known.path.name}", reason, ADVICE)
 
     def _finding(self, name: str, error: DamagedFilesError) -> Finding:
         # The finding has its own location and advice.
@@ -238,29 +212,25 @@ def write_transaction_files(
     return write_snapshot(directory, snapshot, image)[0]
 
 
-def _read(path: Path, kind: FileKind) -> _TransactionFile:
+def _read(path: Path, kind: FileKind) -> KnownFile | tuple[Path, FileKind, DamagedFilesError]:
     try:
-        header = read_header(path.name, kind, path.read_bytes())[0]
+        return known_file(path, kind)
     except DamagedFilesError as error:
-        return _TransactionFile(path, kind, error)
-    return _TransactionFile(path, kind, header)
+        return path, kind, error
 
 
-def _images(file: _TransactionFile) -> list[StateImage]:
+def _images(known: KnownFile) -> list[StateImage]:
     try:
-        return [read_snapshot(file.name, file.path.read_bytes())[1]]
+        return [read_snapshot(known.path.name, known.path.read_bytes())[1]]
     except NewerFilesError:
         raise
     except DamagedFilesError:
         return []
 
 
-def _read_log(file: _TransactionFile, headers: Iterable[FileHeader]) -> _EditLog:
-    header = file.header if isinstance(file.header, FileHeader) else None
-    data = file.path.read_bytes()
-    if header is not None:
-        data = _acknowledged(data, header, headers)
-    return _EditLog(header, list(_edits(file.name, data)))
+def _read_log(known: KnownFile, headers: Iterable[FileHeader]) -> _EditLog:
+    data = _acknowledged(known.path.read_bytes(), known.header, headers)
+    return _EditLog(known.header, list(_edits(known.path.name, data)))
 
 
 def _acknowledged(data: bytes, header: FileHeader, headers: Iterable[FileHeader]) -> bytes:

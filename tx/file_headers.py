@@ -48,16 +48,7 @@ PREPARED_VERSION = 2  # of a snapshot that holds prepared transactions
 OWNERS_VERSION = 3  # of a snapshot that holds principals of transactions
 REQUESTS_VERSION = 4  # of one with request ids of starts, or transactions of messages only
 DOUBT_VERSION = 5  # of one with commits in doubt
-_VERSIONS = {
-    FileKind.SNAPSHOT: (
-        FORMAT_VERSION,
-        PREPARED_VERSION,
-        OWNERS_VERSION,
-        REQUESTS_VERSION,
-        DOUBT_VERSION,
-    ),
-    FileKind.LOG: (FORMAT_VERSION,),
-}
+_NEWEST_VERSION = {FileKind.SNAPSHOT: DOUBT_VERSION, FileKind.LOG: FORMAT_VERSION}
 _MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}
 assert all(len(magic) == _MAGIC_SIZE for magic in _MAGIC.values())
 
@@ -168,9 +159,8 @@ def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int
     """
     if len(data) < HEAD_SIZE or data[:_MAGIC_SIZE] != _MAGIC[kind]:
         raise damaged(name, 0, f"it does not start as a {kind.value} file")
-    version = format_of(data)
-    if version not in _VERSIONS[kind]:
-        newest = _VERSIONS[kind][-1]
+    version, newest = format_of(data), _NEWEST_VERSION[kind]
+    if not FORMAT_VERSION <= version <= newest:
         tell = newer if version > newest else damaged
         reason = f"it has format {version}, and this server reads {newest}"
         raise tell(name, _MAGIC_SIZE, reason)
@@ -206,9 +196,10 @@ def _unpack_header(data: object) -> FileHeader:
 
 
 def list_files(directory: Path) -> list[tuple[Path, FileKind]]:
-    """Every file with the name of a transaction file, ordered by name."""
+    """Every file with the name of a transaction file, ordered by name; none if there is no such
+    directory. Raises: OSError."""
     found = []
-    for path in sorted(directory.iterdir()):
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         matched = _NAME.fullmatch(path.name)
         if matched is not None and path.is_file():
             found.append((path, FileKind(matched[1])))
@@ -217,13 +208,13 @@ def list_files(directory: Path) -> list[tuple[Path, FileKind]]:
 
 def has_files(directory: Path) -> bool:
     """Whether there are transaction files, whatever is in them. Raises: OSError."""
-    return directory.is_dir() and bool(list_files(directory))
+    return bool(list_files(directory))
 
 
 def stored_id(directory: Path) -> str | None:
     """The store id that the files of a directory name, None where none can be read. Raises:
     OSError."""
-    for path, kind in list_files(directory) if directory.is_dir() else ():
+    for path, kind in list_files(directory):
         with suppress(DamagedFilesError):
             return known_file(path, kind).header.store_id
     return None

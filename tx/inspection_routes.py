@@ -62,7 +62,7 @@ class SnapshotFiles:
 def listed(directory: Path) -> list[SnapshotInfo]:
     """The snapshot files of a directory, by sequence number, the newest first. Blocks."""
     found = []
-    for path, kind in list_files(directory) if directory.is_dir() else ():
+    for path, kind in list_files(directory):
         if kind is FileKind.SNAPSHOT:
             try:
                 found.append(_info(path))

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from admin import doctor_measurements, explain_offline, inspect_files, inspect_tables
+from admin import doctor, explain_offline, inspect_files, inspect_tables
 from admin.backup_and_restore import copy, restore_archive
 from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError, Finding, RefusedError, StoreMissingError
@@ -158,7 +158,7 @@ def _look(options: argparse.Namespace, *, now_ms: int, elapsed_s: Callable[[], f
         return _inspect(options.what, options.path, elapsed_s=elapsed_s)
     if options.command == "explain":
         return _explain(options, now_ms=now_ms)
-    for found in doctor_measurements.findings(
+    for found in doctor.findings(
         options.config, options.data, options.set, now_ms=now_ms, elapsed_s=elapsed_s
     ):
         _print({**asdict(found), "level": found.level.value})

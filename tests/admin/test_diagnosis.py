@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from admin import doctor_diagnosis, doctor_measurements
-from admin.doctor_diagnosis import Diagnosis, Level
+from admin import doctor
+from admin.doctor import Diagnosis, Level
 from process.disk_space import Space
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ def found(tmp_path: Path, *assignments: str, now_ms: int = NOW_MS) -> dict[str, 
     steps = iter(range(1_000_000))
     return {
         each.check: each
-        for each in doctor_measurements.findings(
+        for each in doctor.findings(
             None, tmp_path, list(assignments), now_ms=now_ms, elapsed_s=lambda: next(steps) / 1000
         )
     }
@@ -32,30 +32,30 @@ def found(tmp_path: Path, *assignments: str, now_ms: int = NOW_MS) -> dict[str, 
 @pytest.mark.parametrize(
     ("result", "level"),
     [
-        (doctor_diagnosis.python_version((3, 11)), Level.OK),
-        (doctor_diagnosis.python_version((3, 10)), Level.PROBLEM),
-        (doctor_diagnosis.library("orjson", "3.10.2", "3.10"), Level.OK),
-        (doctor_diagnosis.library("orjson", "3.9.9", "3.10"), Level.PROBLEM),
-        (doctor_diagnosis.library("orjson", None, "3.10"), Level.PROBLEM),
-        (doctor_diagnosis.open_files(None, connections_max=20_000, spare=1_000), Level.OK),
-        (doctor_diagnosis.open_files(20_000, connections_max=20_000, spare=1_000), Level.WARNING),
-        (doctor_diagnosis.open_files(1_000, connections_max=20_000, spare=1_000), Level.PROBLEM),
-        (doctor_diagnosis.memory(GIB), Level.OK),
-        (doctor_diagnosis.memory(300 << 20), Level.WARNING),
-        (doctor_diagnosis.memory(100 << 20), Level.PROBLEM),
-        (doctor_diagnosis.space("d", Space(GIB, 100 * GIB)), Level.OK),
-        (doctor_diagnosis.space("d", Space(200 << 20, 100 * GIB)), Level.WARNING),
-        (doctor_diagnosis.space("d", Space(1 << 20, 100 * GIB)), Level.PROBLEM),
-        (doctor_diagnosis.inodes("d", free=0, total=0), Level.OK),
-        (doctor_diagnosis.inodes("d", free=5_000, total=10_000), Level.WARNING),
-        (doctor_diagnosis.inodes("d", free=5, total=10_000), Level.PROBLEM),
-        (doctor_diagnosis.fsync("d", [0.001] * 10), Level.OK),
-        (doctor_diagnosis.fsync("d", [0.001] * 8 + [0.06] * 2), Level.WARNING),
-        (doctor_diagnosis.fsync("d", [0.6] * 10), Level.PROBLEM),
-        (doctor_diagnosis.clock(is_synchronised=True, now_ms=10, newest_ms=None), Level.OK),
-        (doctor_diagnosis.clock(is_synchronised=None, now_ms=10, newest_ms=10), Level.OK),
-        (doctor_diagnosis.clock(is_synchronised=False, now_ms=10, newest_ms=10), Level.WARNING),
-        (doctor_diagnosis.clock(is_synchronised=True, now_ms=10, newest_ms=5_000), Level.PROBLEM),
+        (doctor.python_version(("3", "11", "0")), Level.OK),
+        (doctor.python_version(("3", "10", "9")), Level.PROBLEM),
+        (doctor.library("orjson", "3.10.2", "3.10"), Level.OK),
+        (doctor.library("orjson", "3.9.9", "3.10"), Level.PROBLEM),
+        (doctor.library("orjson", None, "3.10"), Level.PROBLEM),
+        (doctor.open_files(None, connections_max=20_000), Level.OK),
+        (doctor.open_files(20_000, connections_max=20_000), Level.WARNING),
+        (doctor.open_files(1_000, connections_max=20_000), Level.PROBLEM),
+        (doctor.memory(GIB), Level.OK),
+        (doctor.memory(300 << 20), Level.WARNING),
+        (doctor.memory(100 << 20), Level.PROBLEM),
+        (doctor.space("d", Space(GIB, 100 * GIB)), Level.OK),
+        (doctor.space("d", Space(200 << 20, 100 * GIB)), Level.WARNING),
+        (doctor.space("d", Space(1 << 20, 100 * GIB)), Level.PROBLEM),
+        (doctor.inodes("d", free=0, total=0), Level.OK),
+        (doctor.inodes("d", free=5_000, total=10_000), Level.WARNING),
+        (doctor.inodes("d", free=5, total=10_000), Level.PROBLEM),
+        (doctor.fsync("d", [0.001] * 10), Level.OK),
+        (doctor.fsync("d", [0.001] * 8 + [0.06] * 2), Level.WARNING),
+        (doctor.fsync("d", [0.6] * 10), Level.PROBLEM),
+        (doctor.clock(is_synchronised=True, now_ms=10, newest_ms=None), Level.OK),
+        (doctor.clock(is_synchronised=None, now_ms=10, newest_ms=10), Level.OK),
+        (doctor.clock(is_synchronised=False, now_ms=10, newest_ms=10), Level.WARNING),
+        (doctor.clock(is_synchronised=True, now_ms=10, newest_ms=5_000), Level.PROBLEM),
     ],
 )
 def test_a_measurement_is_judged(result: Diagnosis, level: Level) -> None:
@@ -64,13 +64,7 @@ def test_a_measurement_is_judged(result: Diagnosis, level: Level) -> None:
 
 
 def test_a_volatile_file_system_is_a_problem() -> None:
-    assert doctor_diagnosis.file_system("d", None) is None
-    ext4, tmpfs = (
-        doctor_diagnosis.file_system("d", "ext4"),
-        doctor_diagnosis.file_system("d", "tmpfs"),
-    )
-    assert ext4 is not None
-    assert tmpfs is not None
+    ext4, tmpfs = doctor.file_system("d", "ext4"), doctor.file_system("d", "tmpfs")
     assert (ext4.level, tmpfs.level) == (Level.OK, Level.PROBLEM)
 
 
@@ -183,7 +177,7 @@ def test_a_library_without_its_c_code_is_named(
 def test_exactly_one_leveldb_is_installed_wherever_the_server_runs() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     tables = [Requirement(each) for each in project["optional-dependencies"]["tables"]]
-    engines = [each for each in tables if each.name in doctor_measurements.ENGINES]
+    engines = [each for each in tables if each.name in doctor.ENGINES]
     places = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")]
 
     for minor in range(11, 15):
@@ -210,15 +204,15 @@ def test_the_libraries_are_those_that_the_package_requires() -> None:
     }
 
     assert f"tuff-messaging[{','.join(SERVER[1:])}]" in extras["server"]
-    assert (doctor_measurements.LIBRARIES | doctor_measurements.ENGINES).items() <= minimum.items()
-    assert doctor_diagnosis.PYTHON_MIN == (3, 11)
+    assert (doctor.LIBRARIES | doctor.ENGINES).items() <= minimum.items()
+    assert doctor.PYTHON_MIN == (3, 11)
     assert project["requires-python"] == ">=3.11"
     assert requires("tuff-messaging")
 
 
-def test_a_missing_archive_is_a_warning() -> None:
-    assert doctor_diagnosis.archive("a", is_there=True).level is Level.OK
-    missing = doctor_diagnosis.archive("a", is_there=False)
+def test_a_missing_archive_is_a_warning(tmp_path: Path) -> None:
+    assert doctor.archive(str(tmp_path)).level is Level.OK
+    missing = doctor.archive(str(tmp_path / "a"))
     assert missing.level is Level.WARNING
     assert "reads that start before the log are refused" in missing.detail
 
@@ -231,7 +225,7 @@ def test_a_read_only_file_system_is_no_matter_of_rights(
     values = [real.f_flag | os.ST_RDONLY if index == 8 else each for index, each in enumerate(real)]
     monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
 
-    found = next(doctor_measurements.of_directory(tmp_path, elapsed_s=lambda: 0.0))
+    found = next(doctor.of_directory(tmp_path, elapsed_s=lambda: 0.0))
 
     assert (found.level, found.detail) == (Level.PROBLEM, "its file system is read-only")
     assert "chown" not in found.advice

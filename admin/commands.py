@@ -19,7 +19,8 @@ from admin.backup_and_restore import copy, restore_archive
 from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError, Finding, RefusedError, StoreMissingError
 from admin.fsck import check
-from admin.salvage import SalvageReport, salvage, salvage_archive
+from admin.salvage import salvage, salvage_archive
+from admin.salvage_messages import SalvageReport
 from messaging.engines.engine_interface import StoreError
 from messaging.read.poll import Poll
 from process.directory_locks import DirectoryNameError

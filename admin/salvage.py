@@ -5,37 +5,22 @@ rows stay visible. Then the rows are copied. The new transaction files are writt
 prove outcomes that the old files lost.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from admin.backup_and_restore import unpack_damaged
 from admin.data_directory import DataDirectory, new_directory
-from admin.findings import Finding, SalvageDecision
+from admin.findings import SalvageDecision
 from admin.fsck import check, check_message_store, lost_commits, recorded_files
 from admin.readable_rows import ReadableRows
-from admin.salvage_messages import MessageSalvage, SalvagedRows
-from admin.salvage_transactions import (
-    ProvenState,
-    RowEvidence,
-    complete_state,
-    prove_state,
-)
+from admin.salvage_messages import MessageSalvage, SalvageReport
+from admin.salvage_transactions import ProvenState, complete_state, prove_state
 from admin.transaction_files import write_transaction_files
 from messaging.engines.leveldb import LevelDbStore
 from tuff_storage.disk.files import make_directory
-
-
-@dataclass(frozen=True, slots=True)
-class SalvageReport:
-    """The kept rows by table, the lost ones, and the decisions."""
-
-    kept: Counter[str]
-    lost: list[Finding]
-    decided: list[SalvageDecision]
 
 
 def salvage(
@@ -74,27 +59,11 @@ def _write(
     readable = ReadableRows(data.messages)
     store = check_message_store(readable, now_ms=now_ms)
     proven = prove_state(data.snapshots, recorded_files(store))
-    rows = _salvage_rows(readable, part, proven, now_ms=now_ms, new_store_id=new_store_id)
-    findings = check(DataDirectory.of(part), now_ms=now_ms).findings
-    assert not findings, f"salvage wrote a corrupt directory: {findings}"
-    decided = [*proven.decided, *rows.decided, *_hidden(rows)]
-    missing = () if data.has_messages else lost_commits(store, proven.state)
-    return SalvageReport(rows.kept, [*proven.lost, *rows.lost, *missing], decided)
-
-
-def _salvage_rows(
-    readable: ReadableRows,
-    part: Path,
-    proven: ProvenState,
-    *,
-    now_ms: int,
-    new_store_id: Callable[[], str],
-) -> SalvagedRows:
-    store = LevelDbStore(part / "messages")
+    new = LevelDbStore(part / "messages")
     try:
         messages = MessageSalvage(
             readable,
-            store,
+            new,
             outcome=cache(proven.outcome_of),
             remembers_commit=proven.remembers_commit,
         )
@@ -105,14 +74,23 @@ def _salvage_rows(
         metadata = replace(rows.metadata, store_id=store_id, highest_pointer=highest)
         messages.write_metadata(metadata, proven.last_published)
     finally:
-        store.close()
-    return rows
+        new.close()
+    findings = check(DataDirectory.of(part), now_ms=now_ms).findings
+    assert not findings, f"salvage wrote a corrupt directory: {findings}"
+    missing = () if data.has_messages else lost_commits(store, proven.state)
+    reason = "its commit is not proven: its rows are hidden from readers with a snapshot"
+    hidden = [SalvageDecision(f"transaction {each}", reason) for each in sorted(rows.hidden)]
+    return replace(
+        rows,
+        lost=[*proven.lost, *rows.lost, *missing],
+        decided=[*proven.decided, *rows.decided, *hidden],
+    )
 
 
 def _write_transactions(
     part: Path,
     proven: ProvenState,
-    rows: SalvagedRows,
+    rows: SalvageReport,
     *,
     now_ms: int,
     new_store_id: Callable[[], str],
@@ -122,13 +100,13 @@ def _write_transactions(
     store_id = proven.store_id or rows.metadata.store_id
     if store_id is None and not highest:
         return None, 0  # there never was a transaction
-    evidence = RowEvidence(committed=rows.committed, hidden=rows.hidden, highest_pointer=highest)
-    image = complete_state(proven, evidence, now_ms=now_ms)
+    image = complete_state(
+        proven,
+        now_ms=now_ms,
+        committed=rows.committed,
+        hidden=rows.hidden,
+        highest_pointer=highest,
+    )
     store_id = store_id or new_store_id()
     write_transaction_files(part / "snapshots", image, store_id=store_id, now_ms=now_ms)
     return store_id, image.highest_reserved
-
-
-def _hidden(rows: SalvagedRows) -> list[SalvageDecision]:
-    reason = "its commit is not proven: its rows are hidden from readers with a snapshot"
-    return [SalvageDecision(f"transaction {pointer}", reason) for pointer in sorted(rows.hidden)]

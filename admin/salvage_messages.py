@@ -1,11 +1,18 @@
 """Copy the rows of a corrupt message store to a new one: `tuff salvage` (promise 8).
 
-Every readable row is copied, and no row stays undecided (`salvage_visibility.py`), so the new store
-needs no index rows but those of messages that are to return (`salvage_aside.py`).
+Every readable row is copied, and no row stays undecided. A row with a write pointer stays visible
+only if its commit is proven: by the transaction files, or because its pointer has left the pointer
+index, which happens after a durable commit, or because the files have its commit in doubt, and the
+index has its rows. In any other row the pointer is inverted, as a rollback does: readers without
+isolation see the row as before, snapshot readers never will.
+
+So the new store needs no index rows but those of messages that were set aside (decision 0045 §2).
+Their rows are rolled back, and an index row says that they return when their transaction commits.
+If its commit is proven, that index row is kept, and the next server returns the messages.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from admin.findings import Finding, SalvageDecision
@@ -16,11 +23,10 @@ from admin.readable_rows import (
     PayloadReferences,
     ReadableRows,
     ReadRow,
+    Version,
     row_name,
 )
-from admin.salvage_aside import AsideRows
 from admin.salvage_transactions import ProvenOutcome
-from admin.salvage_visibility import RowVisibility
 from messaging.engines.engine_interface import Engine, StoreError
 from messaging.log.rows_by_transaction import ASIDE_ROWS, IndexedRange
 from messaging.log.topics import TTL_S_MAX, TopicRecord, partition_rows
@@ -34,11 +40,13 @@ from messaging.model.row_format import (
     METADATA_KEY,
     PAYLOADS,
     TOPICS,
+    DamagedRowError,
     LastBatch,
     MessageRow,
     StoreMetadata,
     delayed_key,
     is_undecided,
+    offset_after,
     offset_in,
     pointer_in,
     row_prefix,
@@ -49,14 +57,17 @@ from messaging.model.row_format import (
 )
 from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.sentences import counted
+from tuff_storage.leveldb.manifest import LOG_SUFFIX
 from tx.file_headers import NEWER
 
 BATCH_BYTES_MAX = 4 << 20  # bytes of one write to the new store; a sync each
+_POINTER_SIZE = 8
 
 
 @dataclass
-class SalvagedRows:
-    """What was kept, lost and decided; `hidden` and `committed` are those of `RowVisibility`."""
+class SalvageReport:
+    """The kept rows by table, the lost ones, and the decisions; `hidden` and `committed` are those
+    of `RowVisibility`."""
 
     kept: Counter[str] = field(default_factory=Counter)
     lost: list[Finding] = field(default_factory=list)
@@ -81,10 +92,11 @@ class MessageSalvage:
         self._readable = readable
         self._outcome = outcome
         self._remembers_commit = remembers_commit
-        self._aside = AsideRows()
+        # By their prefix and pointer; the index rows come before the first message.
+        self._aside: defaultdict[tuple[bytes, int], list[_Aside]] = defaultdict(list)
         self._new = new
         self._visibility = RowVisibility(readable, outcome)
-        self.report = SalvagedRows(
+        self.report = SalvageReport(
             lost=readable.findings(),
             hidden=self._visibility.hidden,
             committed=self._visibility.committed,
@@ -107,7 +119,7 @@ class MessageSalvage:
             METADATA: self._note_metadata,
         }
 
-    def copy_rows(self) -> SalvagedRows:
+    def copy_rows(self) -> SalvageReport:
         """Write every row but the store's metadata. Raises: StoreError, OSError."""
         for found in self._readable.rows():
             if found.corruption is not None:
@@ -116,8 +128,9 @@ class MessageSalvage:
                 self._takers.get(found.key[:1], self._copy)(found, found.value)
         for reference in self._references:
             self._keep_reference(reference)
-        for entry in self._aside:
-            self._put(entry.key, entry.to_bytes(entry.key))
+        for aside in (each for owned in self._aside.values() for each in owned):
+            for entry in _neighbours(aside):
+                self._put(entry.key, entry.to_bytes(entry.key))
         for pointer, count in self._delayed_counts.items():
             reason = f"it committed: {counted(count, 'delayed message')} of it can enter"
             self._decide(f"transaction {pointer}", reason)
@@ -171,7 +184,7 @@ class MessageSalvage:
     def _note_aside(self, entry: IndexedRange) -> None:
         name = f"transaction {entry.pointer}"
         if self._remembers_commit(entry.pointer):
-            self._aside.add(entry)
+            self._aside[entry.prefix, entry.pointer].append(_Aside(entry))
             reason = f"it committed: its messages of {entry.topic} that were set aside return"
         elif self._outcome(entry.pointer) is ProvenOutcome.COMMITTED:
             reason = (
@@ -197,11 +210,18 @@ class MessageSalvage:
         if row.tx_pointer is not None:
             self._note_pointer(abs(row.tx_pointer))
             row = self._visibility.decided(found, row)
-            self._aside.note_message(row_prefix(found.key), row, offset_in(found.key))
+            self._note_returning(row_prefix(found.key), row, offset_in(found.key))
         if row.reference is None:
             self._put(found.key, row.to_bytes(found.key))
             return
         self._references.add(found.key, row)
+
+    def _note_returning(self, prefix: bytes, row: MessageRow, offset: Offset) -> None:
+        """A row of a transaction is kept. One that is rolled back may return."""
+        assert row.tx_pointer is not None, "it is of a transaction"
+        for aside in self._aside.get((prefix, -row.tx_pointer), ()):
+            if aside.entry.first <= offset <= aside.entry.last:
+                aside.found.append(offset)
 
     def _keep_payload(self, found: ReadRow, value: bytes) -> None:
         self._note_offset(found.key)
@@ -301,3 +321,109 @@ class MessageSalvage:
         if is_retired != row.is_retired:
             self._decide(f"topic {partition}", "it is retired, as the row of the topic says")
         records[partition] = replace(row, is_retired=is_retired)
+
+
+@dataclass
+class _Aside:
+    """The index row of messages that were set aside, and those of them that were found."""
+
+    entry: IndexedRange
+    found: list[Offset] = field(default_factory=list)  # ascending
+
+
+def _neighbours(aside: _Aside) -> Iterator[IndexedRange]:
+    """The index rows, each for neighbouring messages that were found."""
+    first: Offset | None = None
+    for offset, following in zip(aside.found, [*aside.found[1:], None], strict=True):
+        first = first or offset
+        if following != offset_after(offset):
+            yield replace(aside.entry, first=first, last=offset)
+            first = None
+
+
+class RowVisibility:
+    """Decides row by row. `hidden` are the pointers that were inverted, `committed` those that the
+    rows alone prove committed; `outcome` is what the transaction files prove of a pointer."""
+
+    def __init__(self, readable: ReadableRows, outcome: Callable[[int], ProvenOutcome]) -> None:
+        self.hidden: set[int] = set()
+        self.committed: set[int] = set()
+        self._readable = readable
+        self._outcome = outcome
+        self._indexed, self._final, self._pointers_to_roll_back = _indexed_pointers(readable)
+        self._has_log_holes = any(hole.first is not None for hole in readable.holes)
+
+    def decided(self, found: ReadRow, row: MessageRow) -> MessageRow:
+        """The row, with an inverted pointer unless its commit is proven."""
+        pointer = row.tx_pointer
+        if pointer is None or pointer < 0:
+            return row
+        if self.has_committed(pointer):
+            return row
+        outcome = self._outcome(pointer)
+        is_decided = outcome in (ProvenOutcome.NOT_COMMITTED, ProvenOutcome.IN_DOUBT)
+        if not is_decided and self._is_proven_committed(found, pointer, outcome):
+            self.committed.add(pointer)
+            return row
+        self.hidden.add(pointer)
+        return replace(row, tx_pointer=-pointer)
+
+    def has_committed(self, pointer: int) -> bool:
+        """Whether the transaction files prove it, or have it in doubt while its rows are there."""
+        outcome = self._outcome(pointer)
+        if outcome is ProvenOutcome.IN_DOUBT and pointer in self._final:
+            self.committed.add(pointer)
+            return True
+        return outcome is ProvenOutcome.COMMITTED
+
+    def _is_proven_committed(self, found: ReadRow, pointer: int, outcome: ProvenOutcome) -> bool:
+        """Whether the rows alone prove that the transaction of this row committed."""
+        # A newer version of this very row may be lost, in which a rollback inverted the pointer.
+        if found.may_be_stale or pointer in self._pointers_to_roll_back:
+            return False
+        is_forgotten = outcome is ProvenOutcome.FORGOTTEN
+        if pointer in self._indexed:
+            # The deletion of its index row is lost, so that the row is there again: only if no
+            # other write can be lost.
+            return is_forgotten and not self._has_log_holes and self._may_hide_index(pointer)
+        return is_forgotten or not self._may_hide_index(pointer)
+
+    def _may_hide_index(self, pointer: int) -> bool:
+        """Whether an index row of this pointer, or its deletion, may be lost in a table."""
+        low = INDEX + pointer.to_bytes(_POINTER_SIZE, "big")
+        return self._readable.may_hide(low, low + b"\xff")
+
+
+def _indexed_pointers(readable: ReadableRows) -> tuple[set[int], set[int], set[int]]:
+    """Pointers with index rows; those with rows of a commit; and pointers whose index rows were
+    removed after a hole in a log, in which some of their rows may have been rolled back: a rollback
+    of more rows than fit one batch takes several."""
+    stops = [hole.stop for hole in readable.holes if hole.stop is not None]
+    indexed: set[int] = set()
+    final: set[int] = set()
+    removed: set[int] = set()
+    for versions in readable.versions():
+        key = versions[0].key
+        if key[:1] != INDEX:
+            continue
+        pointer = int.from_bytes(key[1 : 1 + _POINTER_SIZE], "big")
+        if any(_is_removed_after(versions, stop) for stop in stops):
+            removed.add(pointer)
+        if (stored := versions[0].value) is not None:
+            indexed.add(pointer)
+            if _is_final(key, stored):
+                final.add(pointer)
+    return indexed, final, removed
+
+
+def _is_final(key: bytes, stored: bytes) -> bool:
+    try:
+        return IndexedRange.from_bytes(key, stored).final
+    except DamagedRowError:
+        return False
+
+
+def _is_removed_after(versions: list[Version], stop: int) -> bool:
+    newest, oldest = versions[0], versions[-1]
+    is_removed_behind = newest.value is None and newest.sequence >= stop
+    return is_removed_behind and oldest.sequence < stop and newest.file.endswith(LOG_SUFFIX)

@@ -115,16 +115,6 @@ class ProvenState:
         return None if isinstance(found, OpenTransaction) else found.state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowEvidence:
-    """What the rows add: the pointers that they prove committed, those whose rows salvage hid, and
-    the highest pointer that a client can have seen."""
-
-    committed: Collection[int] = ()
-    hidden: Collection[int] = ()
-    highest_pointer: int = 0
-
-
 def prove_state(directory: Path, recorded: RecordedFiles | None) -> ProvenState:
     """What the files of a directory prove; they may be corrupt or missing. Changes nothing.
 
@@ -162,15 +152,23 @@ def prove_state(directory: Path, recorded: RecordedFiles | None) -> ProvenState:
     return proven
 
 
-def complete_state(proven: ProvenState, rows: RowEvidence, *, now_ms: int) -> StateImage:
+def complete_state(
+    proven: ProvenState,
+    *,
+    now_ms: int,
+    committed: Collection[int] = (),
+    hidden: Collection[int] = (),
+    highest_pointer: int = 0,
+) -> StateImage:
     """The state with which a server can go on: no transaction is open, and the next pointers are
-    above all that a client can have seen."""
+    above all that a client can have seen. The rows add the pointers that they prove committed,
+    those whose rows salvage hid, and the highest pointer that a client can have seen."""
     state = proven.state
     for opened in list(state.open.values()):
-        _apply(state, _end_of_open(proven, opened, rows, now_ms=now_ms))
+        _apply(state, _end_of_open(proven, opened, committed, now_ms=now_ms))
     lost = sorted(
         pointer
-        for pointer in {*rows.hidden, *_pointers_without_start(proven)}
+        for pointer in {*hidden, *_pointers_without_start(proven)}
         if _is_unknown(state, pointer) and pointer not in proven.committed
     )
     if lost:
@@ -178,7 +176,7 @@ def complete_state(proven: ProvenState, rows: RowEvidence, *, now_ms: int) -> St
         proven.decided.append(SalvageDecision("transactions " + ", ".join(map(str, lost)), reason))
     ranges = tuple(PointerRange(pointer, pointer + 1) for pointer in lost)
     _apply(state, Restarted(now_ms, is_after_crash=True, lost=ranges))
-    highest = max(state.highest_reserved, state.last_pointer, rows.highest_pointer)
+    highest = max(state.highest_reserved, state.last_pointer, highest_pointer)
     _apply(state, BlockReserved(now_ms, PointerRange(highest + 1, highest + BLOCK_COUNT_MAX)))
     _apply(state, BlockReturned(now_ms))
     state.advance_view(state.lsn)
@@ -288,10 +286,10 @@ def _committed(at_ms: int, transaction_id: int) -> Committed:
 
 
 def _end_of_open(
-    proven: ProvenState, opened: OpenTransaction, rows: RowEvidence, *, now_ms: int
+    proven: ProvenState, opened: OpenTransaction, committed: Collection[int], *, now_ms: int
 ) -> Edit:
     name = f"transaction {opened.transaction_id}"
-    if not {*rows.committed, *proven.committed}.isdisjoint(opened.pointers):
+    if not {*committed, *proven.committed}.isdisjoint(opened.pointers):
         reason = "it committed: its rows, or an edit after the lost ones, prove it"
         proven.decided.append(SalvageDecision(name, reason))
         if opened.doubt is not None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from admin.data_directory import DataDirectory
-from admin.salvage import SalvageReport, salvage
+from admin.salvage import salvage
+from admin.salvage_messages import SalvageReport
 from messaging.model.row_format import frame, prefix_of
 from tests.admin.files import Past, flipped, found_in, now_ms, sample, stored_files
 from tests.admin.judge import Seen, look, lost_count_max

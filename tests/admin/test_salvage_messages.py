@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from admin.readable_rows import ReadableRows
-from admin.salvage_messages import MessageSalvage, SalvagedRows
+from admin.salvage_messages import MessageSalvage, SalvageReport
 from admin.salvage_transactions import ProvenOutcome
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
@@ -52,7 +52,7 @@ def newest_table(directory: Path) -> Path:
     return max(directory.glob("*.ldb"))
 
 
-def salvaged(directory: Path, outcome: ProvenOutcome) -> tuple[SalvagedRows, int | None]:
+def salvaged(directory: Path, outcome: ProvenOutcome) -> tuple[SalvageReport, int | None]:
     """The report, and the pointer that the row has now."""
     new = MemoryStore()
     salvage = MessageSalvage(

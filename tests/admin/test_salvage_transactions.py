@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from admin.salvage_transactions import (
-    RowEvidence,
     complete_state,
     prove_state,
 )
@@ -67,7 +66,7 @@ def test_a_commit_after_the_corruption_counts_and_one_inside_does_not(tmp_path: 
     log_with_a_corrupt_length(tmp_path)
 
     proven = prove_state(tmp_path, None)
-    image = complete_state(proven, RowEvidence(), now_ms=5)
+    image = complete_state(proven, now_ms=5)
 
     assert not proven.is_complete
     outcomes = {each.transaction_id: (each.state, each.reason) for each in image.outcomes}
@@ -83,7 +82,7 @@ def test_rows_that_prove_a_commit_decide_what_was_cut_off(tmp_path: Path) -> Non
     log_with_a_corrupt_length(tmp_path)
 
     proven = prove_state(tmp_path, None)
-    image = complete_state(proven, RowEvidence(committed={CUT_OFF}), now_ms=5)
+    image = complete_state(proven, committed={CUT_OFF}, now_ms=5)
 
     assert {each.state for each in image.outcomes} == {EndedState.COMMITTED}
 
@@ -91,7 +90,7 @@ def test_rows_that_prove_a_commit_decide_what_was_cut_off(tmp_path: Path) -> Non
 def test_a_server_recovers_from_what_is_written(tmp_path: Path) -> None:
     log_with_a_corrupt_length(tmp_path)
     image = complete_state(
-        prove_state(tmp_path, None), RowEvidence(hidden={77}, highest_pointer=2_000_000), now_ms=5
+        prove_state(tmp_path, None), hidden={77}, highest_pointer=2_000_000, now_ms=5
     )
 
     write_transaction_files(tmp_path / "new", image, store_id=STORE_ID, now_ms=5)
@@ -120,7 +119,7 @@ def test_a_sink_keeps_its_proven_epoch_and_the_doubt_is_reported(tmp_path: Path)
     log_with_a_corrupt_length(tmp_path, batches)
 
     proven = prove_state(tmp_path, None)
-    image = complete_state(proven, RowEvidence(), now_ms=5)
+    image = complete_state(proven, now_ms=5)
 
     assert {(sink.name, sink.epoch, sink.state, sink.reason) for sink in image.sinks} == {
         ("cut-off", 4, EndedState.INVALID, InvalidReason.LOST_IN_CRASH),
@@ -142,7 +141,7 @@ def test_rows_that_prove_the_commit_of_an_epoch_keep_it_from_being_written_twice
     ]
     log_with_a_corrupt_length(tmp_path, batches)
 
-    image = complete_state(prove_state(tmp_path, None), RowEvidence(committed={CUT_OFF}), now_ms=5)
+    image = complete_state(prove_state(tmp_path, None), committed={CUT_OFF}, now_ms=5)
 
     assert [(sink.epoch, sink.state) for sink in image.sinks] == [(4, EndedState.COMMITTED)]
 
@@ -159,7 +158,7 @@ def test_a_transaction_whose_join_may_be_lost_is_not_one_of_messages_only(tmp_pa
     ]
     log_with_a_corrupt_length(tmp_path, batches)
 
-    image = complete_state(prove_state(tmp_path, None), RowEvidence(), now_ms=3)
+    image = complete_state(prove_state(tmp_path, None), now_ms=3)
 
     assert image.prunable == ()
     assert {CUT_OFF, PROVEN} <= set(image.view.invalid)

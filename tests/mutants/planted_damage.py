@@ -154,7 +154,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "salvage returns messages that were set aside and are lost",
-        "admin/salvage_aside.py",
+        "admin/salvage_messages.py",
         "        if following != offset_after(offset):\n",
         "        if following is None:\n",
         ("tests/admin/test_salvage_messages.py::test_only_the_messages_that_are_left_return",),

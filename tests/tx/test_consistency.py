@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from admin.salvage_transactions import (
-    RowEvidence,
     complete_state,
     prove_state,
 )
@@ -152,7 +151,7 @@ def judge(directory: Path) -> str | None:
     proven = prove_state(directory, None)
     repaired = directory.with_name("repaired")
     shutil.rmtree(repaired, ignore_errors=True)
-    image = complete_state(proven, RowEvidence(), now_ms=NOW_MS)
+    image = complete_state(proven, now_ms=NOW_MS)
     write_transaction_files(repaired, image, store_id=STORE_ID, now_ms=NOW_MS)
     assert recover(repaired, None) is not None
     state, reason = asyncio.run(outcome_of(directory))
@@ -497,7 +496,7 @@ def test_salvage_leaves_out_a_second_start_of_what_committed(past: Path, place: 
     put(place, first_image(past), FORGERIES["a start twice"][0](edits))
 
     proven = prove_state(place, None)
-    image = complete_state(proven, RowEvidence(), now_ms=NOW_MS)
+    image = complete_state(proven, now_ms=NOW_MS)
 
     states = {each.transaction_id: each.state for each in image.outcomes}
     assert states[committed] is EndedState.COMMITTED

@@ -9,7 +9,6 @@ since each refers to the other (design §6). A running server's backup is an arc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from admin.data_directory import DataDirectory, new_directory
 from admin.findings import CorruptDataError, Finding, RefusedError
@@ -73,16 +72,19 @@ def restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
         RefusedError: the new directory is not empty, or a newer version made the archive.
         OSError, StoreError: something can't be read or written.
     """
+    snapshot_file = bytearray()
     with new_directory(target) as part, archive.open("rb") as file:
         data = DataDirectory.of(part)
         try:
-            _write_stores(file, data, now_ms=now_ms)
-        except NewerArchiveError as error:
-            raise RefusedError(f"{archive} can't be restored here: {error}; {NEWER}") from None
-        except ArchiveError as error:
+            rows = _rows(read_parts(file), snapshot_file)
+            _write_stores(rows, snapshot_file, data, now_ms=now_ms)
+        except (NewerArchiveError, NewerFilesError) as error:
+            reason = without_advice(error)
+            raise RefusedError(f"{archive} can't be restored here: {reason}; {NEWER}") from None
+        except (ArchiveError, DamagedFilesError) as error:
             raise CorruptDataError(
-                f"{archive} is not a complete backup: {error}; restore another one, or keep what "
-                f"is whole with `tuff salvage {archive} NEW`"
+                f"{archive} is not a complete backup: {without_advice(error)}; restore another "
+                f"one, or keep what is whole with `tuff salvage {archive} NEW`"
             ) from None
         return _require_intact(data, now_ms=now_ms)
 
@@ -97,23 +99,16 @@ def unpack_damaged(archive: Path, data: DataDirectory, *, now_ms: int) -> list[F
     """
     damages: list[str] = []
     snapshot_file = bytearray()
-    store = LevelDbStore(data.messages)
     try:
         with archive.open("rb") as file:
-            _put(store, _readable_rows(read_whole_parts(file, damages), snapshot_file, damages))
+            rows = _readable_rows(read_whole_parts(file, damages), snapshot_file, damages)
+            _write_stores(rows, snapshot_file, data, now_ms=now_ms)
     except ArchiveError as error:
         raise RefusedError(f"{archive} is no backup that can be read here: {error}") from None
-    finally:
-        store.close()
-    if snapshot_file:
-        try:
-            header, image = read_snapshot("its snapshot of transactions", bytes(snapshot_file))
-        except NewerFilesError as error:
-            raise RefusedError(f"{archive}: {without_advice(error)}; {NEWER}") from None
-        except DamagedFilesError as error:
-            damages.append(without_advice(error))
-        else:
-            write_transaction_files(data.snapshots, image, store_id=header.store_id, now_ms=now_ms)
+    except NewerFilesError as error:
+        raise RefusedError(f"{archive}: {without_advice(error)}; {NEWER}") from None
+    except DamagedFilesError as error:
+        damages.append(without_advice(error))
     return [Finding(archive.name, each, SALVAGE_ADVICE) for each in damages]
 
 
@@ -160,21 +155,20 @@ def _require_intact(data: DataDirectory, *, now_ms: int) -> int:
     return report.row_count
 
 
-def _write_stores(archive: BinaryIO, data: DataDirectory, *, now_ms: int) -> None:
-    """Raises: ArchiveError, NewerArchiveError, OSError, StoreError."""
-    snapshot_file = bytearray()
+def _write_stores(
+    rows: Iterable[Row], snapshot_file: bytearray, data: DataDirectory, *, now_ms: int
+) -> None:
+    """Write the rows, and the state of the snapshot file, which the iteration over them completes.
+
+    Raises: ArchiveError, DamagedFilesError (their kinds), OSError, StoreError.
+    """
     store = LevelDbStore(data.messages)
     try:
-        _put(store, _rows(read_parts(archive), snapshot_file))
+        _put(store, rows)
     finally:
         store.close()
     if snapshot_file:
-        try:
-            header, image = read_snapshot("the backup's snapshot", bytes(snapshot_file))
-        except NewerFilesError as error:
-            raise NewerArchiveError(without_advice(error)) from None
-        except DamagedFilesError as error:
-            raise ArchiveError(without_advice(error)) from None
+        header, image = read_snapshot("its snapshot of transactions", bytes(snapshot_file))
         write_transaction_files(data.snapshots, image, store_id=header.store_id, now_ms=now_ms)
 
 

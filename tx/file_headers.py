@@ -107,7 +107,7 @@ def unreadable(name: str, offset: int, error: MalformedError) -> DamagedFilesErr
     return tell(name, offset, str(error))
 
 
-def without_advice(error: DamagedFilesError) -> str:
+def without_advice(error: Exception) -> str:
     """The message without its advice, for callers that give their own."""
     return str(error).removesuffix(f"; {REPAIR}").removesuffix(f"; {NEWER}")
 

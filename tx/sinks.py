@@ -41,7 +41,7 @@ from tx.settings import TransactionSettings
 from tx.state import Sink
 from tx.state_machine import Machine
 from tx.state_machine_runner import MachineRunner
-from tx.transaction_principals import caller_principal, require_principal, tenant_sink
+from tx.transaction_principals import require_principal, tenant_sink
 
 EPOCH_MAX = POINTER_MAX
 RUN_ID_LENGTH_MAX = 128  # characters; as many as a request id has
@@ -243,7 +243,7 @@ class Sinks:
             EpochBegun(
                 now_ms, pointer, lives_ms, now_ms + lives_ms, client, self._durable.state.seen,
                 lease, tenant_sink(asked.sink, caller), asked.epoch, asked.run_id,
-                caller_principal(caller),
+                None if caller is None else caller.full_name,
             )
         )  # fmt: skip
 

@@ -63,11 +63,6 @@ class TransactionPrincipals:
         return tuple(self._by_id.items())
 
 
-def caller_principal(caller: Caller | None) -> str | None:
-    """The principal of a transaction that the caller starts, by its full name."""
-    return None if caller is None else caller.full_name
-
-
 def principal_name(full_name: str) -> str:
     """The name of a principal, without its tenant."""
     return full_name.partition(_TENANT)[0]
@@ -134,9 +129,7 @@ def require_principal(
         ForbiddenError: it belongs to another principal, or to none: it started without access
             control, or its start was lost in a crash.
     """
-    if caller is None or caller.may_administer or caller.full_name == principals.of(transaction_id):
-        return
-    raise _of_another(caller, transaction_id)
+    _require_owner(caller, transaction_id, principals.of(transaction_id))
 
 
 def require_writer(caller: Caller | None, transaction_id: int, principal: str | None) -> None:
@@ -145,14 +138,18 @@ def require_writer(caller: Caller | None, transaction_id: int, principal: str | 
 
     Raises: ForbiddenError: it belongs to another principal.
     """
-    if (
-        principal is None
-        or caller is None
-        or caller.may_administer
-        or caller.full_name == principal
-    ):
+    if principal is not None:
+        _require_owner(caller, transaction_id, principal)
+
+
+def _require_owner(caller: Caller | None, transaction_id: int, principal: str | None) -> None:
+    if caller is None or caller.may_administer or caller.full_name == principal:
         return
-    raise _of_another(caller, transaction_id)
+    raise ForbiddenError(
+        f"transaction {transaction_id} does not belong to principal {caller.principal}; only the "
+        "principal that started it, and one with the right administer on all topics, may write "
+        "under it, change it or end it"
+    )
 
 
 def require_quota(caller: Caller | None, principals: TransactionPrincipals) -> None:
@@ -164,11 +161,3 @@ def require_quota(caller: Caller | None, principals: TransactionPrincipals) -> N
             f"principal {caller.principal} has {caller.open_transactions_max} transactions in "
             "progress, its quota open_transactions; end some first"
         )
-
-
-def _of_another(caller: Caller, transaction_id: int) -> ForbiddenError:
-    return ForbiddenError(
-        f"transaction {transaction_id} does not belong to principal {caller.principal}; only the "
-        "principal that started it, and one with the right administer on all topics, may write "
-        "under it, change it or end it"
-    )

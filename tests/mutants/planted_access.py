@@ -149,8 +149,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a principal in another tenant is the same one",
         "tx/transaction_principals.py",
-        "caller.may_administer or caller.full_name == principals.of(transaction_id):",
-        "caller.may_administer or caller.principal == principal_name(principals.of(transaction_id) or ''):",
+        "caller.may_administer or caller.full_name == principal:",
+        "caller.may_administer or caller.principal == principal_name(principal or ''):",
         (
             f"{_PRINCIPALS}::test_a_principal_that_moves_to_another_tenant_can_t_go_on_with_its_transactions",
         ),

@@ -48,8 +48,6 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tx.durable_state import ServiceState
-from tx.inspection_routes import SnapshotFiles
-from tx.invalid_list import LastSweep
 from tx.service import TransactionManager
 from tx.transaction_principals import principal_name
 
@@ -212,10 +210,9 @@ class Components:
 
     def _routes(self) -> list[Route]:
         in_thread = self._runtime.threads("snapshot-reader", 1)
-        files = SnapshotFiles(self._directories.snapshots, in_thread=in_thread)
         routes = [
             *message_routes(self.messaging, self._security.access),
-            *routes_of_transactions(self.transactions, files),
+            *routes_of_transactions(self.transactions, self._directories.snapshots, in_thread),
         ]
         if self.cluster is not None:
             routes = self.cluster.routed(routes, self.transactions)
@@ -456,7 +453,7 @@ class Components:
             store_id=runtime.new_store_id,
             status_changed=self._log_health,
             observe=self._metrics.observe,
-            last_sweep=self._last_sweep,
+            last_sweep=lambda: self.messaging.last_sweep,
         )
 
     def _make_disks(self) -> DiskMonitor:
@@ -491,10 +488,6 @@ class Components:
     def _compare_clock(self) -> None:
         if not self._guard.is_compared and self.messaging.status[0] == "ok":
             self._guard.compare(self.messaging.state.recovered_clock_ms)
-
-    def _last_sweep(self) -> LastSweep | None:
-        swept = self.messaging.last_sweep
-        return None if swept is None else LastSweep(*swept)
 
     def _log_health(self) -> None:
         if self._is_open and not self._admission.is_stopping:

@@ -2,9 +2,10 @@
 
 import json
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from console import files as console_files
+from kernel.event_loop import InThread
 from kernel.requests_and_replies import Reply, Request, Route, read_query
 from messaging import disk_use, topic_changes, topic_overview
 from messaging.groups import consumer_routes as group_routes
@@ -27,11 +28,7 @@ from process.settings import Settings
 from tuff.protocol import operations
 from tx import inspection_routes as transaction_inspection
 from tx import routes as transaction_routes
-from tx.inspection_routes import SnapshotFiles
 from tx.service import TransactionManager
-
-if TYPE_CHECKING:
-    pass
 
 
 def message_routes(messaging: MessagingService, access: AccessGuard | None) -> list[Route]:
@@ -58,11 +55,13 @@ def message_routes(messaging: MessagingService, access: AccessGuard | None) -> l
     return [require_holder(each, messaging.holder_check) for each in routes]
 
 
-def routes_of_transactions(transactions: TransactionManager, files: SnapshotFiles) -> list[Route]:
+def routes_of_transactions(
+    transactions: TransactionManager, directory: Path, in_thread: InThread
+) -> list[Route]:
     """The routes of the transaction service."""
     return [
         *transaction_routes.routes(transactions),
-        *transaction_inspection.routes(transactions, files),
+        *transaction_inspection.routes(transactions, directory, in_thread),
     ]
 
 

@@ -4,7 +4,6 @@
 The files can be read while the service is down or stopped: they show why.
 """
 
-from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -36,31 +35,9 @@ class SnapshotInfo(NamedTuple):
     damage: str | None
 
 
-class SnapshotFiles:
-    """The snapshot files of a directory. Lives on the event loop; a thread reads them."""
-
-    def __init__(self, directory: Path, *, in_thread: InThread) -> None:
-        self._directory = directory
-        self._in_thread = in_thread
-
-    def all(self) -> Awaitable[list[SnapshotInfo]]:
-        """All files, the newest first, and those that can't be read behind them."""
-        return self._in_thread(partial(listed, self._directory))
-
-    def content(self, name: str) -> Awaitable[Reply]:
-        """The reply with a file and the state in it, which may have millions of pointers.
-
-        Raises:
-            NotFoundError: there is none of this name, or it is damaged.
-            BadRequestError: it is too large.
-        """
-        return self._in_thread(
-            lambda: json_reply(_content_body(*read_content(self._directory, name)))
-        )
-
-
 def listed(directory: Path) -> list[SnapshotInfo]:
-    """The snapshot files of a directory, by sequence number, the newest first. Blocks."""
+    """The snapshot files of a directory, by sequence number, the newest first, and those that can't
+    be read behind them. Blocks."""
     found = []
     for path, kind in list_files(directory):
         if kind is FileKind.SNAPSHOT:
@@ -81,7 +58,12 @@ def _info(path: Path) -> SnapshotInfo:
 
 
 def read_content(directory: Path, name: str) -> tuple[SnapshotInfo, StateImage]:
-    """Blocks. Raises: as `SnapshotFiles.content`."""
+    """A snapshot file, and the state in it. Blocks.
+
+    Raises:
+        NotFoundError: there is none of this name, or it is damaged.
+        BadRequestError: it is too large.
+    """
     info = next((each for each in listed(directory) if each.name == name), None)
     if info is None:
         raise NotFoundError(
@@ -101,16 +83,18 @@ def read_content(directory: Path, name: str) -> tuple[SnapshotInfo, StateImage]:
     return info, image
 
 
-def routes(manager: TransactionManager, files: SnapshotFiles) -> list[Route]:
-    """The HTTP routes of snapshot files and of the changes of a transaction."""
+def routes(manager: TransactionManager, directory: Path, in_thread: InThread) -> list[Route]:
+    """The HTTP routes of the snapshot files in a directory, which are read in a thread, and of the
+    changes of a transaction."""
 
     async def snapshots(request: Request) -> Reply:
         read_query(request.query, parameters=())
-        return json_reply({"files": [_file_body(each) for each in await files.all()]})
+        found = await in_thread(partial(listed, directory))
+        return json_reply({"files": [_file_body(each) for each in found]})
 
     async def snapshot(request: Request) -> Reply:
         read_query(request.query, parameters=())
-        return await files.content(request.parameters["file"])
+        return await in_thread(partial(_content_reply, directory, request.parameters["file"]))
 
     async def changes(request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -149,9 +133,11 @@ def _file_body(info: SnapshotInfo) -> dict[str, object]:
     }
 
 
-def _content_body(info: SnapshotInfo, image: StateImage) -> dict[str, object]:
+def _content_reply(directory: Path, name: str) -> Reply:
+    """Made in the thread: a state may have millions of pointers."""
+    info, image = read_content(directory, name)
     view = image.view
-    return {
+    body = {
         **_file_body(info),
         "readPointer": pointer_to_json(view.read_pointer),
         "writePointer": pointer_to_json(image.last_pointer),
@@ -171,3 +157,4 @@ def _content_body(info: SnapshotInfo, image: StateImage) -> dict[str, object]:
         "outcomeCount": len(image.outcomes),
         "sinkCount": len(image.sinks),
     }
+    return json_reply(body)

@@ -13,13 +13,8 @@ from tx.messaging_interface import MessageRows
 from tx.settings import PRUNED_COUNT_MAX
 from tx.state import TransactionState
 
-
-@dataclass(frozen=True, slots=True)
-class LastSweep:
-    """When the last retention pass was, in ms, and the snapshot file it used, if any."""
-
-    at_ms: int
-    source: str | None
+# When the last retention pass was, in ms, and the snapshot file it used, if any.
+LastSweep = tuple[int, str | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -711,7 +711,7 @@ def _sink_object(sink: Sink, state: str, *, name: str) -> dict[str, object]:
 
 
 def _invalids_object(invalids: Invalids) -> dict[str, object]:
-    swept = invalids.swept
+    swept_at_ms, swept_with = invalids.swept or (None, None)
     return {
         "invalids": list(map(pointer_to_json, invalids.pointers)),
         "reasons": {
@@ -719,8 +719,8 @@ def _invalids_object(invalids: Invalids) -> dict[str, object]:
             for reason, pointers in invalids.by_reason.items()
         },
         "prunable": list(map(pointer_to_json, invalids.prunable)),
-        "sweptAt": None if swept is None else swept.at_ms,
-        "sweptWith": None if swept is None else swept.source,
+        "sweptAt": swept_at_ms,
+        "sweptWith": swept_with,
     }
 
 

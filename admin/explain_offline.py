@@ -22,7 +22,7 @@ from messaging.read.lost_messages import LostMessages
 from messaging.read.poll import Poll
 from messaging.settings import MessagingSettings
 from messaging.transactions_interface import WritePermit
-from tuff.protocol.errors import TransactionsUnavailableError, TransactionUnknownError
+from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.ids import DELAYED_ID_SIZE, DelayedId, MessageId, TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
@@ -115,10 +115,8 @@ class _Recovered:
         raise ended_error(found)
 
     async def status(self, pointer: int, /) -> TransactionStatus | None:
-        try:
-            return status_of(self._state.find(pointer))
-        except TransactionUnknownError:
-            return None
+        found = self._state.maybe_find(pointer)
+        return None if found is None else status_of(found)
 
     def open_transaction_id(self, pointer: int) -> int | None:
         return pointer if pointer in self._state.view.in_progress else None

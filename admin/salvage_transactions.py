@@ -12,7 +12,6 @@ from pathlib import Path
 
 from admin.findings import Finding, SalvageDecision
 from admin.transaction_files import ReadableEdits, TransactionFiles
-from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Offset
 from tuff.protocol.sentences import counted
 from tx.consistency import contradiction
@@ -39,7 +38,7 @@ from tx.log_records import (
     Truncated,
 )
 from tx.mixed_backups import RecordedFiles
-from tx.outcomes import EndedState, OpenTransaction
+from tx.outcomes import EndedState, OpenTransaction, Outcome
 from tx.settings import BLOCK_COUNT_MAX
 from tx.state import Sink, StateImage, TransactionState, fresh_image
 
@@ -79,14 +78,16 @@ class ProvenState:
 
     def outcome_of(self, pointer: int) -> ProvenOutcome:
         """What a row with this pointer may be taken for."""
-        ended = self._ended_as(pointer)
-        if ended is not None:
-            is_committed = ended is EndedState.COMMITTED
-            return ProvenOutcome.COMMITTED if is_committed else ProvenOutcome.NOT_COMMITTED
+        found = self.state.maybe_find(pointer)
+        has_committed = isinstance(found, Outcome) and found.state is EndedState.COMMITTED
+        if pointer in self.committed or (has_committed and pointer not in self.undone):
+            return ProvenOutcome.COMMITTED
+        if pointer in self.undone or isinstance(found, Outcome):
+            return ProvenOutcome.NOT_COMMITTED
         if not self.is_complete:
             return ProvenOutcome.UNKNOWN  # one that is open may have committed since
-        if (opened := self.state.opened(pointer)) is not None:
-            has_doubt = opened.doubt is not None
+        if isinstance(found, OpenTransaction):
+            has_doubt = found.doubt is not None
             return ProvenOutcome.IN_DOUBT if has_doubt else ProvenOutcome.NOT_COMMITTED
         is_forgotten = pointer <= self.state.last_pointer
         return ProvenOutcome.FORGOTTEN if is_forgotten else ProvenOutcome.UNKNOWN
@@ -94,25 +95,13 @@ class ProvenState:
     def remembers_commit(self, pointer: int) -> bool:
         """Whether a server that starts from this state knows that the pointer committed."""
         is_committed = self.outcome_of(pointer) is ProvenOutcome.COMMITTED
-        return is_committed and not _is_unknown(self.state, pointer)
+        return is_committed and self.state.maybe_find(pointer) is not None
 
     @property
     def last_published(self) -> Offset:
         """The highest offset among the messages of remembered commits."""
         offsets = (detail.last for each in self.state.outcomes for detail in each.published)
         return max(offsets, default=Offset(0, 0))
-
-    def _ended_as(self, pointer: int) -> EndedState | None:
-        """How the transaction of a pointer ended; None if it is open, or if that is unknown."""
-        if pointer in self.committed:
-            return EndedState.COMMITTED
-        if pointer in self.undone:
-            return EndedState.INVALID
-        try:
-            found = self.state.find(pointer)
-        except TransactionUnknownError:
-            return None
-        return None if isinstance(found, OpenTransaction) else found.state
 
 
 def prove_state(directory: Path, recorded: RecordedFiles | None) -> ProvenState:
@@ -169,7 +158,7 @@ def complete_state(
     lost = sorted(
         pointer
         for pointer in {*hidden, *_pointers_without_start(proven)}
-        if _is_unknown(state, pointer) and pointer not in proven.committed
+        if state.maybe_find(pointer) is None and pointer not in proven.committed
     )
     if lost:
         reason = "nothing proves that they committed; they are invalid (lost_in_crash)"
@@ -311,14 +300,6 @@ def _pointers_without_start(proven: ProvenState) -> Iterable[int]:
     yield from proven.undone
     for block in proven.state.blocks:
         yield from range(block.start, block.stop)
-
-
-def _is_unknown(state: TransactionState, pointer: int) -> bool:
-    try:
-        state.find(pointer)
-    except TransactionUnknownError:
-        return True
-    return False
 
 
 def _apply(state: TransactionState, edit: Edit) -> None:

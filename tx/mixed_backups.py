@@ -10,7 +10,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Offset
 from tx.file_headers import DamagedFilesError, KnownFile, damaged
 from tx.outcomes import EndedState, OpenTransaction, Outcome
@@ -145,8 +144,5 @@ def commits_without_rows(
 def is_known(state: TransactionState, pointer: int) -> bool:
     """Whether the outcome of a pointer is known, or will be once the service is up: the restart
     makes reserved pointers invalid."""
-    try:
-        state.find(pointer)
-    except TransactionUnknownError:
-        return any(block.start <= pointer < block.stop for block in state.blocks)
-    return True
+    is_reserved = any(block.start <= pointer < block.stop for block in state.blocks)
+    return is_reserved or state.maybe_find(pointer) is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tx.claims_and_waits import UnderWay
 from tx.messaging_interface import MessageRows
-from tx.outcomes import EndedState, lost_outcome
+from tx.outcomes import EndedState, Outcome
 from tx.reader_snapshots import ViewChange
 from tx.state import TransactionState
 
@@ -96,10 +96,8 @@ class EndedRows:
     def _end_rows_of(self, pointer: int, state: TransactionState) -> Sequence[int]:
         """End or roll back the rows of a transaction that has ended; its pointers, none if it has
         not."""
-        outcome = state.outcomes.find(pointer)
-        if outcome is None and pointer in state.invalid:
-            outcome = lost_outcome(pointer)
-        if outcome is None:
+        outcome = state.maybe_find(pointer)
+        if not isinstance(outcome, Outcome):
             return ()
         if outcome.state is EndedState.COMMITTED:
             self._rows.end_committed(outcome.pointers)

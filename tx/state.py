@@ -219,6 +219,13 @@ class TransactionState:
             f"no transaction {pointer} is remembered: it never started, or ended too long ago"
         )
 
+    def maybe_find(self, pointer: int) -> OpenTransaction | Outcome | None:
+        """What `find` returns; None where nothing is remembered."""
+        try:
+            return self.find(pointer)
+        except TransactionUnknownError:
+            return None
+
     def invalid_reason(self, pointer: int) -> InvalidReason:
         """Why a pointer is on the invalid list."""
         return self.outcomes.reason(pointer) or InvalidReason.LOST_IN_CRASH

@@ -6,11 +6,7 @@ could still undo it, so its outcome is not reported; a write is refused as unava
 """
 
 from kernel.requests_and_replies import Caller
-from tuff.protocol.errors import (
-    TransactionCommittedError,
-    TransactionsUnavailableError,
-    TransactionUnknownError,
-)
+from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
@@ -103,22 +99,16 @@ class WritePermits:
     def principal_of(self, pointer: int) -> str | None:
         """The principal of the transaction of this pointer; None where none is known. Raises:
         TransactionsUnavailableError."""
-        try:
-            found = self._durable.state.find(pointer)
-        except TransactionUnknownError:
-            return None
-        return self._durable.state.principals.of(found.transaction_id)
+        found = self._durable.state.maybe_find(pointer)
+        return None if found is None else self._durable.state.principals.of(found.transaction_id)
 
     def join_rollback(self, pointer: int, *, recall: Recall | None) -> Permit | None:
         """A permit for a rollback at another server; `recall` is that of `join`. None also for an
         invalid transaction: no caller waits for its writes any more, so the server would not be
         recalled, and its rows are rolled back anyway. Raises as `enter_rollback`.
         """
-        try:
-            found = self._durable.state.find(pointer)
-        except TransactionUnknownError:
-            return None
-        if isinstance(found, Outcome) and found.state is EndedState.ABORTED:
+        known = self._durable.state.maybe_find(pointer)
+        if known is None or (isinstance(known, Outcome) and known.state is EndedState.ABORTED):
             return None
         found = self.require_writable(pointer, may_be_invalid=True)
         if isinstance(found, OpenTransaction):
@@ -192,13 +182,10 @@ class WritePermits:
     async def status(self, pointer: int, /) -> TransactionStatus | None:
         """The state of the transaction of this pointer; an end that a crash could still undo does
         not count yet."""
-        try:
-            found = self._durable.state.find(pointer)
-        except TransactionUnknownError:
-            return None
+        found = self._durable.state.maybe_find(pointer)
         if isinstance(found, Outcome):
             self._require_seen(found.lsn)
-        return status_of(found)
+        return None if found is None else status_of(found)
 
     async def visibility_state(self) -> VisibilityState | None:
         """The state that retention may use now; None while the service is down."""

@@ -34,7 +34,6 @@ from tx.file_headers import (
 from tx.leadership import Leadership, NotLeaderError, Tenure
 from tx.log_records import Edit
 from tx.mixed_backups import OlderMessagesError, RecordedFiles
-from tx.reader_snapshots import ViewChange
 from tx.recovery import Recovered, recover_durably
 from tx.settings import (
     PENDING_EDITS_MAX,
@@ -43,7 +42,7 @@ from tx.settings import (
     TransactionSettings,
 )
 from tx.snapshot_file import write_snapshot
-from tx.state import StateImage, TransactionState, fresh_image
+from tx.state import StateImage, TransactionState, ViewChange, fresh_image
 from tx.wal import LogFile, OpenFile, WriteAheadLog, create_log
 
 T = TypeVar("T")

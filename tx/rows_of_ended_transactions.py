@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tx.claims_and_waits import UnderWay
 from tx.messaging_interface import MessageRows
 from tx.outcomes import EndedState, Outcome
-from tx.reader_snapshots import ViewChange
-from tx.state import TransactionState
+from tx.state import TransactionState, ViewChange
 
 Rollback = tuple[int, Sequence[int]]  # a transaction, and its pointers
 Then = Callable[[bool], None]  # takes whether all rows are rolled back

@@ -24,7 +24,6 @@ from tx.messaging_interface import MessageRows
 from tx.mixed_backups import RecordedFiles
 from tx.monitoring import Monitoring
 from tx.pointer_reservation import ReservedPointers
-from tx.reader_snapshots import ViewChange
 from tx.settings import (
     FULL_LOG_INTERVAL_MS,
     LOGGED_COUNT_MAX,
@@ -32,7 +31,7 @@ from tx.settings import (
     TransactionSettings,
 )
 from tx.sinks import Sinks
-from tx.state import TransactionState
+from tx.state import TransactionState, ViewChange
 from tx.state_machine import Machine
 from tx.state_machine_runner import MachineRunner
 from tx.wal import DiskFile, OpenFile

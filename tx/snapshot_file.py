@@ -61,8 +61,7 @@ from tx.log_records import (
     tuple_of,
 )
 from tx.outcomes import STATE, OpenTransaction, PackedOutcomes, Preparation, packed_outcomes
-from tx.reader_snapshots import View, ViewChange, with_all
-from tx.state import Sink, StateImage
+from tx.state import Sink, StateImage, View, ViewChange, with_all
 
 RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and the overhead small
 

@@ -73,10 +73,9 @@ from tx.outcomes import (
     not_prepared_error,
     prepared_error,
 )
-from tx.reader_snapshots import ViewChange
 from tx.rows_of_ended_transactions import EndedRows, Rollback
 from tx.settings import OPEN_COUNT_MAX, WITHDRAWN_COUNT_MAX, TransactionSettings
-from tx.state import TransactionState
+from tx.state import TransactionState, ViewChange
 from tx.transaction_decisions import (
     Claimed,
     Clear,

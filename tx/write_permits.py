@@ -14,7 +14,7 @@ from tx.claims_and_waits import Recall, UnderWay
 from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error, status_of
-from tx.reader_snapshots import View
+from tx.state import View
 from tx.transaction_principals import require_writer
 
 

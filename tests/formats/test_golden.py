@@ -34,11 +34,10 @@ from tx.file_headers import FileHeader, FileKind, pack_header
 from tx.log_records import Conflict, InvalidReason, PointerRange
 from tx.mixed_backups import RecordedFiles
 from tx.outcomes import EndedState, OpenTransaction, Outcome, PackedOutcomes
-from tx.reader_snapshots import View, ViewChange
 from tx.recovery import Recovered, recover
 from tx.snapshot_file import pack_snapshot
 from tx.snapshot_file import read_snapshot as server_read_snapshot
-from tx.state import StateImage, fresh_image
+from tx.state import StateImage, View, ViewChange, fresh_image
 from tx.wal import pack_proof
 
 SNAPSHOT = Path(__file__).resolve().parents[1] / "golden" / "snapshot.hex"

@@ -227,7 +227,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "new rows reset both before the next read, unless none is left; this only frees memory",
     (
-        "tx/reader_snapshots.py",
+        "tx/state.py",
         "View.after",
         "if change.cleared:\ninvalid = invalid.without(change.cleared)",
         "invalid = invalid.without(change.cleared)",

@@ -36,7 +36,7 @@ CORE = (
     *(f"tx/{name}.py" for name in (
         "claims_and_waits", "conflicts", "consistency", "deadlines_and_leases", "durable_state",
         "invalid_list", "mixed_backups", "pointer_reservation", "recovery",
-        "rows_of_ended_transactions", "service", "reader_snapshots", "state", "state_machine",
+        "rows_of_ended_transactions", "service", "state", "state_machine",
         "state_machine_runner", "transaction_decisions", "wal",
     )),
     *(f"messaging/{name}.py" for name in (

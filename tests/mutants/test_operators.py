@@ -139,7 +139,7 @@ def test_a_live_function_runs_the_code_of_a_mutant_that_lost_its_super(tmp_path:
 
 
 def test_a_sample_is_the_same_for_a_seed_and_another_for_another() -> None:
-    first, again, other = (sample(ROOT, seed, 5, "tx/reader_snapshots") for seed in (1, 1, 2))
+    first, again, other = (sample(ROOT, seed, 5, "tx/conflicts") for seed in (1, 1, 2))
 
     assert [each.key for each in first] == [each.key for each in again]
     assert [each.key for each in first] != [each.key for each in other]

@@ -19,8 +19,8 @@ import messaging.write.write_batch
 import messaging.write.write_queue
 import tx.outcomes
 import tx.pointer_reservation
-import tx.reader_snapshots
 import tx.service
+import tx.state
 import tx.wal
 
 Limits = tuple[tuple[ModuleType, str, int], ...]
@@ -36,7 +36,7 @@ SMALL: Limits = (
     (tx.outcomes, "LOOKED_AT_COUNT_MAX", 2),
     (tx.wal, "BATCH_COUNT_MAX", 3),
     (tx.service, "LOGGED_COUNT_MAX", 10),
-    (tx.reader_snapshots, "ONE_BY_ONE_COUNT_MAX", 1),
+    (tx.state, "ONE_BY_ONE_COUNT_MAX", 1),
     (messaging.write.write_queue, "BATCH_COUNT_MAX", 3),
     (messaging.write.transaction_rows, "ROLLBACK_RANGES_MAX", 2),
     (messaging.write.write_batch, "ROLLBACK_ROWS_MAX", 2),

@@ -50,11 +50,10 @@ from tx.log_records import (
     Started,
 )
 from tx.outcomes import EndedState
-from tx.reader_snapshots import ViewChange
 from tx.recovery import recover
 from tx.settings import TransactionSettings
 from tx.snapshot_file import pack_snapshot, read_snapshot
-from tx.state import Sink, StateImage, TransactionState, fresh_image
+from tx.state import Sink, StateImage, TransactionState, ViewChange, fresh_image
 from tx.wal import pack_edits, pack_proof, read_log
 
 Edits = list[tuple[int, Edit]]

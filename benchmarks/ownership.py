@@ -5,7 +5,7 @@
 Each topic is wanted by several servers, which all read its owner record before one of
 them writes it. First no topic has an owner. Then half of the servers count as dead, and the others
 race for their topics. The program fails unless each claim has one winner, each loser saw
-TopicOwnerInfoExistsError or BadVersionError, and the records name the winners. Each server is a
+EntryExistsError or BadVersionError, and the records name the winners. Each server is a
 thread with a connection of its own to ZooKeeper.
 """
 
@@ -23,12 +23,14 @@ from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 
 from kernel.owner_floor import NO_FLOOR
-from metadata.store_interface import BadVersionError, Expected, MetadataStore, Versioned
-from metadata.topic_owner_records import (
-    OwnerInfo,
-    OwnerRecords,
-    TopicOwnerInfoExistsError,
+from metadata.store_interface import (
+    BadVersionError,
+    EntryExistsError,
+    Expected,
+    MetadataStore,
+    Versioned,
 )
+from metadata.topic_owner_records import OwnerInfo, OwnerRecords
 from metadata.topic_records import OwnerRange, PersistenceInfo, TopicRecords
 from tuff.protocol.ids import Offset, TopicId
 
@@ -62,7 +64,7 @@ class Claimer:
     def claim(self, topic: TopicId, found: Versioned[OwnerInfo] | None) -> int:
         """Claim a topic whose owner record is this one; returns the epoch.
 
-        Raises: TopicOwnerInfoExistsError, BadVersionError: another server was faster.
+        Raises: EntryExistsError, BadVersionError: another server was faster.
         """
         owner = OwnerInfo(server_id=self.server_id, incarnation=1, floor=NO_FLOOR)
         expected = Expected.NEW if found is None else found.version
@@ -176,7 +178,7 @@ def _racing(
             for topic in wanted[turn:] + wanted[:turn]:
                 try:
                     epoch = claimer.claim(topic, found[topic])
-                except (TopicOwnerInfoExistsError, BadVersionError) as error:
+                except (EntryExistsError, BadVersionError) as error:
                     tally.lost[type(error).__name__] += 1
                 else:
                     tally.won[topic] = claimer.server_id, epoch
@@ -216,7 +218,7 @@ def opened(home: Path) -> Iterator[Callable[[], MetadataStore]]:
 
 def _race_line(name: str, found: Race) -> str:
     claims, lost = len(found.winners), sum(found.lost.values())
-    exists = found.lost.get("TopicOwnerInfoExistsError", 0)
+    exists = found.lost.get("EntryExistsError", 0)
     return (
         f"{name:9} {claims:7} {lost:7} {exists:15} {found.duration_s:7.2f} "
         f"{claims / found.duration_s:9.0f}"

@@ -9,12 +9,12 @@ The version of the leader record is the epoch of the leader.
 import logging
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from cluster.forwarding import Owner
 from cluster.membership import Identity
 from kernel.log_events import event
-from metadata.json_values import Fields, decoded, encoded, read_value
+from metadata.json_values import RecordKind
 from metadata.store_interface import (
     BadVersionError,
     EntryExistsError,
@@ -24,25 +24,41 @@ from metadata.store_interface import (
     MetadataStore,
     NoEntryError,
     Session,
+    Versioned,
 )
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.leadership import NotLeaderError
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
 KEY: Key = ("leader",)
 FILES_KEY: Key = ("transactions",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderInfo:
-    """The server that leads, and the epoch in which it does."""
+    """The server that leads. The version of its record is the epoch in which it does."""
 
     server_id: str
     incarnation: int
     address: str
-    epoch: int
+
+
+_LEADER = RecordKind(
+    "leader record",
+    members=asdict,
+    made=lambda fields: LeaderInfo(
+        server_id=fields.text("server_id"),
+        incarnation=fields.integer("incarnation"),
+        address=fields.text("address"),
+    ),
+)
+_HIGHEST_POINTER: RecordKind[int] = RecordKind(
+    "record of transaction files",
+    members=lambda pointer: {"highest_pointer": pointer},
+    # Records of the first version say only that there were files.
+    made=lambda fields: fields.integer("highest_pointer") if fields.has("highest_pointer") else 1,
+)
 
 
 class Tenancy:
@@ -85,7 +101,7 @@ class FilesRecord:
         behind this, know at least as many pointers."""
         with self._lock:
             while True:
-                found = read_value(self._store, FILES_KEY, _highest_pointer)
+                found = _HIGHEST_POINTER.get(self._store, FILES_KEY)
                 self._highest = 0 if found is None else found.value
                 self._version = Expected.NEW if found is None else found.version
                 with suppress(BadVersionError, EntryExistsError):  # an earlier leader was quicker
@@ -100,7 +116,7 @@ class FilesRecord:
                 self._put(highest_pointer)
 
     def _put(self, highest_pointer: int) -> None:
-        value = encoded({"highest_pointer": highest_pointer}, format_number=FORMAT)
+        value = _HIGHEST_POINTER.to_bytes(highest_pointer)
         self._version = self._store.put(FILES_KEY, value, self._version)
         self._highest = highest_pointer
 
@@ -114,55 +130,34 @@ class Election:
     ) -> None:
         self._store = store
         self._metadata_session = session
-        self._me = identity
-        self._address = address
-        self.found: LeaderInfo | None = None  # as of the last `note`
+        self._me = LeaderInfo(
+            server_id=identity.server_id, incarnation=identity.incarnation, address=address
+        )
+        self.found: Versioned[LeaderInfo] | None = None  # what `elect` or `find` found last
 
-    def elect(self) -> LeaderInfo | None:
+    def elect(self) -> Versioned[LeaderInfo] | None:
         """The current leader, which is this server if there was none. None: another server was just
         elected. Blocks. Raises: MetadataError (its kinds)."""
         if (found := self.find()) is not None:
             return found
-        value = encoded(
-            {
-                "server_id": self._me.server_id,
-                "incarnation": self._me.incarnation,
-                "address": self._address,
-            },
-            format_number=FORMAT,
-        )
+        value = _LEADER.to_bytes(self._me)
         try:
             epoch = self._store.put(KEY, value, Expected.NEW, session=self._metadata_session)
         except EntryExistsError:
             return None
         extra = event("leader_elected", epoch=epoch)
         log.info("elected to lead transactions in the epoch %d", epoch, extra=extra)
-        return LeaderInfo(
-            server_id=self._me.server_id,
-            incarnation=self._me.incarnation,
-            address=self._address,
-            epoch=epoch,
-        )
+        return Versioned(self._me, epoch)
 
-    def find(self) -> LeaderInfo | None:
+    def find(self) -> Versioned[LeaderInfo] | None:
         """The current leader; None if there is none. Blocks. Raises: MetadataError (its kinds)."""
-        stored = read_value(self._store, KEY, _decoded)
-        if stored is None:
-            return None
-        server_id, incarnation, address = stored.value
-        return LeaderInfo(
-            server_id=server_id, incarnation=incarnation, address=address, epoch=stored.version
-        )
-
-    def note(self, found: LeaderInfo | None) -> None:
-        """Remember what `elect` found."""
-        self.found = found
+        return _LEADER.get(self._store, KEY)
 
     @property
     def is_mine(self) -> bool:
         """Whether this server led when it last looked."""
         found = self.found
-        return found is not None and (found.server_id, found.incarnation) == (
+        return found is not None and (found.value.server_id, found.value.incarnation) == (
             self._me.server_id,
             self._me.incarnation,
         )
@@ -170,12 +165,12 @@ class Election:
     @property
     def my_epoch(self) -> int | None:
         """The epoch in which this server led when it last looked; None if it did not."""
-        return self.found.epoch if self.found is not None and self.is_mine else None
+        return self.found.version if self.found is not None and self.is_mine else None
 
     def tenancy(self) -> Tenancy:
         """The leadership of this server, which leads."""
         assert self.found is not None
-        return Tenancy(self._store, self.found.epoch)
+        return Tenancy(self._store, self.found.version)
 
     def leader(self) -> Owner | None:
         """The server that leads; None if it is this one. Raises: TransactionsUnavailableError."""
@@ -183,19 +178,5 @@ class Election:
             raise TransactionsUnavailableError(
                 "no server leads transactions now: one is being elected; try again"
             )
-        return None if self.is_mine else Owner(self.found.server_id, self.found.address)
-
-
-def _decoded(key: Key, data: bytes) -> tuple[str, int, str]:
-    def leader_of(fields: Fields) -> tuple[str, int, str]:
-        return fields.text("server_id"), fields.integer("incarnation"), fields.text("address")
-
-    return decoded(key, data, leader_of, format_number=FORMAT, what="leader record")
-
-
-def _highest_pointer(key: Key, data: bytes) -> int:
-    def pointer_of(fields: Fields) -> int:
-        # Records of the first version say only that there were files.
-        return fields.integer("highest_pointer") if fields.has("highest_pointer") else 1
-
-    return decoded(key, data, pointer_of, format_number=FORMAT, what="record of transaction files")
+        found = self.found.value
+        return None if self.is_mine else Owner(found.server_id, found.address)

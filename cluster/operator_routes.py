@@ -118,7 +118,11 @@ class _Shown:
                 "clusterId": me.cluster_id,
                 "server": {"id": me.server_id, "incarnation": me.incarnation},
                 "leader": leader
-                and {"id": leader.server_id, "epoch": leader.epoch, "url": leader.address},
+                and {
+                    "id": leader.value.server_id,
+                    "epoch": leader.version,
+                    "url": leader.value.address,
+                },
                 "servers": [_server_body(members[name]) for name in sorted(members)],
             }
         )

@@ -6,8 +6,9 @@ A value that a later version of the software wrote has a higher format number, a
 """
 
 import json
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from metadata.keys import encode_key
 from metadata.store_interface import DamagedEntryError, Key, MetadataStore, Versioned
@@ -15,6 +16,8 @@ from tuff.protocol.errors import BadRequestError, InvalidNameError, TuffError
 from tuff.protocol.ids import TopicId
 
 T = TypeVar("T")
+
+FORMAT = 1  # of the values of every kind
 
 
 class Fields:
@@ -60,13 +63,6 @@ class Fields:
     def maybe_integer(self, name: str) -> int | None:
         return None if self._member(name) is None else self.integer(name)
 
-    def maybe_nested(self, name: str) -> "Fields | None":
-        return None if self._member(name) is None else self.nested(name)
-
-    def all_texts(self) -> dict[str, str]:
-        """All members, which are texts."""
-        return {name: self.text(name) for name in self._members}
-
     def all_integers(self) -> dict[str, int]:
         """All members, which are integers."""
         return {name: self.integer(name) for name in self._members}
@@ -80,55 +76,56 @@ class Fields:
         return self._members[name]
 
 
-def encoded(members: Mapping[str, object], *, format_number: int) -> bytes:
-    """The stored bytes of these members."""
-    whole = {"format": format_number, **members}
-    return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()
+@dataclass(frozen=True, slots=True)
+class RecordKind(Generic[T]):
+    """A kind of stored value; `what` names it in errors, as in "owner record". `made` returns the
+    value for the members that `members` returned. It raises ValueError for those out of range."""
 
+    what: str
+    members: Callable[[T], Mapping[str, object]]
+    made: Callable[[Fields], T]
 
-def decoded(
-    key: Key, data: bytes, made: Callable[[Fields], T], *, format_number: int, what: str
-) -> T:
-    """The value that `made` returns for the members in the stored bytes. `made` raises ValueError
-    for members that are out of range; `what` names the kind of value, as in "owner record".
+    def to_bytes(self, value: T) -> bytes:
+        whole = {"format": FORMAT, **self.members(value)}
+        return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()
 
-    Raises:
-        DamagedEntryError: the bytes are not such a value; the message has the key.
-    """
-    try:
-        fields = Fields(json.loads(data))
-        _require_format(fields, format_number)
-        return made(fields)
-    except (ValueError, RecursionError, TuffError) as error:  # of json: the first two
-        raise DamagedEntryError(
-            f"the {what} under the key {encode_key(key)} can't be read: {error}"
-        ) from None
+    def from_bytes(self, key: Key, data: bytes) -> T:
+        """Raises: DamagedEntryError: the bytes are not such a value; the message has the key."""
+        try:
+            fields = Fields(json.loads(data))
+            _require_format(fields.integer("format"))
+            return self.made(fields)
+        except (ValueError, RecursionError, TuffError) as error:  # of json: the first two
+            raise DamagedEntryError(
+                f"the {self.what} under the key {encode_key(key)} can't be read: {error}"
+            ) from None
 
+    def get(self, store: MetadataStore, key: Key) -> Versioned[T] | None:
+        """The value under the key, or None. Raises: DamagedEntryError."""
+        found = store.get(key)
+        return None if found is None else self.versioned(key, found)
 
-def read_value(
-    store: MetadataStore, key: Key, made: Callable[[Key, bytes], T]
-) -> Versioned[T] | None:
-    """The value under the key, or None. Raises: DamagedEntryError."""
-    found = store.get(key)
-    return None if found is None else Versioned(made(key, found.value), found.version)
+    def versioned(self, key: Key, found: Versioned[bytes]) -> Versioned[T]:
+        """The value of these bytes. Raises: DamagedEntryError."""
+        return Versioned(self.from_bytes(key, found.value), found.version)
+
+    def of_topics(
+        self, store: MetadataStore, prefix: Key
+    ) -> Iterator[tuple[TopicId, Versioned[T]]]:
+        """The values below the prefix, which have keys of `topic_key`. It is no snapshot. Raises:
+        DamagedEntryError: also for a key that names no topic."""
+        for key, found in store.scan(prefix):
+            try:
+                _, namespace, name = key
+                topic = TopicId(namespace, name)
+            except (ValueError, InvalidNameError):
+                raise DamagedEntryError(f"the key {encode_key(key)} names no topic") from None
+            yield topic, self.versioned(key, found)
 
 
 def topic_key(kind: str, topic: TopicId) -> Key:
     """The key of the value of this kind that belongs to the topic."""
     return (kind, topic.namespace, topic.name)
-
-
-def topic_of(key: Key) -> TopicId:
-    """The topic that a key of `topic_key` names.
-
-    Raises:
-        DamagedEntryError: it names no topic.
-    """
-    try:
-        _, namespace, name = key
-        return TopicId(namespace, name)
-    except (ValueError, InvalidNameError):
-        raise DamagedEntryError(f"the key {encode_key(key)} names no topic") from None
 
 
 def topic_from(text: str) -> TopicId:
@@ -143,7 +140,6 @@ def _typed(found: object, kind: type[T], name: str, noun: str) -> T:
     raise BadRequestError(f"{name} is not {noun}")
 
 
-def _require_format(fields: Fields, format_number: int) -> None:
-    found = fields.integer("format")
-    if found != format_number:
-        raise ValueError(f"its format is {found}, and this version reads {format_number}")
+def _require_format(found: int) -> None:
+    if found != FORMAT:
+        raise ValueError(f"its format is {found}, and this version reads {FORMAT}")

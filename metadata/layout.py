@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from metadata import member_records, topic_owner_records, topic_records
-from metadata.json_values import Fields, decoded, encoded, read_value
+from metadata import topic_owner_records, topic_records
+from metadata.json_values import FORMAT, RecordKind
 from metadata.store_interface import (
     DamagedEntryError,
     EntryExistsError,
@@ -24,15 +24,14 @@ from metadata.store_interface import (
     MetadataUnavailableError,
 )
 
-FORMAT = 1
 KEY: Key = ("layout",)
 
 # The managers of this version of the software, by the kind of their keys.
 MANAGERS: Mapping[str, int] = {
-    topic_owner_records.KIND: topic_owner_records.FORMAT,
-    topic_owner_records.RELEASED_KIND: topic_owner_records.FORMAT,
-    topic_records.KIND: topic_records.FORMAT,
-    "servers": member_records.FORMAT,
+    topic_owner_records.KIND: FORMAT,
+    topic_owner_records.RELEASED_KIND: FORMAT,
+    topic_records.KIND: FORMAT,
+    "servers": FORMAT,
 }
 
 _CLUSTER_ID = re.compile(r"[0-9a-f]{32}")
@@ -58,10 +57,21 @@ class Layout:
             )
 
 
+LAYOUT = RecordKind(
+    "layout record",
+    members=asdict,
+    made=lambda fields: Layout(
+        cluster_id=fields.text("cluster_id"),
+        managers=fields.nested("managers").all_integers(),
+        messages=fields.text("messages"),
+    ),
+)
+
+
 def read_layout(store: MetadataStore) -> Layout | None:
     """The layout of the cluster, or None before its first start. Raises: DamagedEntryError."""
     try:
-        found = read_value(store, KEY, _decoded)
+        found = LAYOUT.get(store, KEY)
     except DamagedEntryError as error:
         raise DamagedEntryError(
             f"{error}; start the version of the software that wrote it, or restore the metadata "
@@ -88,7 +98,7 @@ def join_layout(store: MetadataStore, proposed: Layout) -> Layout:
 def _created(store: MetadataStore, wanted: Layout) -> Layout:
     """The wanted layout, or that of another server that was faster."""
     try:
-        store.put(KEY, encoded(asdict(wanted), format_number=FORMAT), Expected.NEW)
+        store.put(KEY, LAYOUT.to_bytes(wanted), Expected.NEW)
     except EntryExistsError:
         found = read_layout(store)
         if found is None:
@@ -116,15 +126,3 @@ def _differences(found: Layout, wanted: Layout) -> Iterator[str]:
 
 def _format(number: int | None) -> str:
     return "no format" if number is None else f"format {number}"
-
-
-def _decoded(key: Key, data: bytes) -> Layout:
-    return decoded(key, data, _layout_of, format_number=FORMAT, what="layout record")
-
-
-def _layout_of(fields: Fields) -> Layout:
-    return Layout(
-        cluster_id=fields.text("cluster_id"),
-        managers=fields.nested("managers").all_integers(),
-        messages=fields.text("messages"),
-    )

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from kernel.owner_floor import Floor
-from metadata.json_values import Fields, decoded, encoded, read_value
+from metadata.json_values import Fields, RecordKind
 from metadata.keys import encode_key
 from metadata.server_ids import check_server_id
 from metadata.store_interface import (
@@ -35,7 +35,6 @@ from metadata.topic_owner_records import floor_members, floor_of
 
 T = TypeVar("T")
 
-FORMAT = 1
 TIME_LIMIT_MS = 253_402_300_800_000  # ms; the year 10,000, from which on datetime shows no time
 CHANGE_ATTEMPTS_MAX = 1_000  # each failure but the last is a write of another server
 
@@ -97,7 +96,7 @@ class Members:
         """
         self._require_unused_id()
         self._require_unused_address()
-        last = read_value(self._store, self._counter_key, _incarnation)
+        last = INCARNATION.get(self._store, self._counter_key)
         info = ServerInfo(
             server_id=self._server_id,
             address=self._address,
@@ -109,14 +108,14 @@ class Members:
             reaches_directory=False,
         )
         try:
-            self._store.put(self._key, _server_bytes(info), Expected.NEW, session=session)
+            self._store.put(self._key, SERVER.to_bytes(info), Expected.NEW, session=session)
         except EntryExistsError:
             self._require_unused_id()
             raise DuplicateServerError(_duplicate(self._server_id, "another server")) from None
         # The entry is written before the counter, since a new leader fences every incarnation that
         # was counted and has no entry. If two sessions had the entry one after the other, the write
         # of the counter decides which of them has the incarnation.
-        counted = _incarnation_bytes(info.incarnation)
+        counted = INCARNATION.to_bytes(info.incarnation)
         try:
             expected = Expected.NEW if last is None else last.version
             self._store.put(self._counter_key, counted, expected)
@@ -145,21 +144,21 @@ class Members:
 
     def members(self) -> dict[str, ServerInfo]:
         """The live servers by id, as far as the store knows."""
-        return dict(self._scan(_SERVERS, _server))
+        return dict(self._scan(_SERVERS, SERVER))
 
     def is_alive(self, server_id: str, incarnation: int) -> bool:
         """Whether this incarnation of the server is a member, as far as the store knows. One that
         isn't may still run, until it is fenced."""
-        found = read_value(self._store, (_SERVERS, server_id), _server)
+        found = SERVER.get(self._store, (_SERVERS, server_id))
         return found is not None and found.value.incarnation == incarnation
 
     def incarnations(self) -> dict[str, int]:
         """The highest incarnation that each server ever had, by id."""
-        return dict(self._scan(_INCARNATIONS, _incarnation))
+        return dict(self._scan(_INCARNATIONS, INCARNATION))
 
     def fenced(self, server_id: str) -> Fenced | None:
         """Up to which incarnation a server is fenced; None if it never was."""
-        found = read_value(self._store, (_FENCED, server_id), _fenced)
+        found = FENCE.get(self._store, (_FENCED, server_id))
         return None if found is None else found.value
 
     def record_fence(self, server_id: str, incarnation: int, floor: Floor) -> Fenced:
@@ -169,7 +168,7 @@ class Members:
 
         key = (_FENCED, check_server_id(server_id))
         for _ in range(CHANGE_ATTEMPTS_MAX):
-            found = read_value(self._store, key, _fenced)
+            found = FENCE.get(self._store, key)
             new = Fenced(incarnation, floor)
             expected: Condition = Expected.NEW
             if found is not None:
@@ -178,7 +177,7 @@ class Members:
                 if new == old:
                     return new
             try:
-                self._store.put(key, _fenced_bytes(new), expected)
+                self._store.put(key, FENCE.to_bytes(new), expected)
             except (BadVersionError, EntryExistsError, NoEntryError):
                 continue  # another server changed it first
             return new
@@ -196,10 +195,10 @@ class Members:
         assert self._registered is not None, "register comes first"
         info, session = self._registered
         for _ in range(CHANGE_ATTEMPTS_MAX):
-            found = read_value(self._store, self._key, _server)
+            found = SERVER.get(self._store, self._key)
             if found is None or found.value.incarnation != info.incarnation:
                 raise self._session_ended(info.incarnation)
-            data = _server_bytes(changed(found.value))
+            data = SERVER.to_bytes(changed(found.value))
             try:
                 self._store.put(self._key, data, found.version, session=session)
             except BadVersionError:
@@ -210,7 +209,7 @@ class Members:
         raise _too_many_changes(self._key)
 
     def _require_unused_id(self) -> None:
-        found = read_value(self._store, self._key, _server)
+        found = SERVER.get(self._store, self._key)
         if found is not None:
             raise DuplicateServerError(_duplicate(self._server_id, _described(found.value)))
 
@@ -224,11 +223,11 @@ class Members:
                     f"{found.server_id}; give this one another cluster.address"
                 )
 
-    def _scan(self, kind: str, read: Callable[[Key, bytes], T]) -> Iterator[tuple[str, T]]:
-        for key, found in self._store.scan((kind,)):
+    def _scan(self, name: str, kind: RecordKind[T]) -> Iterator[tuple[str, T]]:
+        for key, found in self._store.scan((name,)):
             if len(key) != 2:
                 raise DamagedEntryError(f"the key {encode_key(key)} names no server")
-            yield key[1], read(key, found.value)
+            yield key[1], kind.from_bytes(key, found.value)
 
     def _session_ended(self, incarnation: int) -> SessionLostError:
         return SessionLostError(
@@ -255,26 +254,6 @@ def _too_many_changes(key: Key) -> MetadataUnavailableError:
     )
 
 
-def _server_bytes(info: ServerInfo) -> bytes:
-    return encoded(asdict(info), format_number=FORMAT)
-
-
-def _server(key: Key, data: bytes) -> ServerInfo:
-    def server_of(fields: Fields) -> ServerInfo:
-        return ServerInfo(
-            server_id=fields.text("server_id"),
-            address=fields.text("address"),
-            incarnation=fields.integer("incarnation"),
-            started_ms=_time_ms(fields, "started_ms"),
-            topics=fields.integer("topics"),
-            is_draining=fields.flag("is_draining"),
-            reaches_hbase=fields.flag("reaches_hbase"),
-            reaches_directory=fields.flag("reaches_directory"),
-        )
-
-    return decoded(key, data, server_of, format_number=FORMAT, what="entry of a server")
-
-
 def _time_ms(fields: Fields, name: str) -> int:
     found = fields.integer(name)
     if not 0 <= found < TIME_LIMIT_MS:
@@ -282,25 +261,27 @@ def _time_ms(fields: Fields, name: str) -> int:
     return found
 
 
-def _incarnation_bytes(incarnation: int) -> bytes:
-    return encoded({"incarnation": incarnation}, format_number=FORMAT)
-
-
-def _incarnation(key: Key, data: bytes) -> int:
-    def incarnation_of(fields: Fields) -> int:
-        return fields.integer("incarnation")
-
-    return decoded(key, data, incarnation_of, format_number=FORMAT, what="incarnation counter")
-
-
-def _fenced_bytes(fenced: Fenced) -> bytes:
-    return encoded(
-        {"incarnation": fenced.incarnation, **floor_members(fenced.floor)}, format_number=FORMAT
-    )
-
-
-def _fenced(key: Key, data: bytes) -> Fenced:
-    def fenced_of(fields: Fields) -> Fenced:
-        return Fenced(fields.integer("incarnation"), floor_of(fields))
-
-    return decoded(key, data, fenced_of, format_number=FORMAT, what="fence record")
+SERVER = RecordKind(
+    "entry of a server",
+    members=asdict,
+    made=lambda fields: ServerInfo(
+        server_id=fields.text("server_id"),
+        address=fields.text("address"),
+        incarnation=fields.integer("incarnation"),
+        started_ms=_time_ms(fields, "started_ms"),
+        topics=fields.integer("topics"),
+        is_draining=fields.flag("is_draining"),
+        reaches_hbase=fields.flag("reaches_hbase"),
+        reaches_directory=fields.flag("reaches_directory"),
+    ),
+)
+INCARNATION: RecordKind[int] = RecordKind(
+    "incarnation counter",
+    members=lambda incarnation: {"incarnation": incarnation},
+    made=lambda fields: fields.integer("incarnation"),
+)
+FENCE = RecordKind(
+    "fence record",
+    members=lambda fenced: {"incarnation": fenced.incarnation, **floor_members(fenced.floor)},
+    made=lambda fields: Fenced(fields.integer("incarnation"), floor_of(fields)),
+)

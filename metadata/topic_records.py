@@ -11,30 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from metadata.json_values import Fields, decoded, encoded, read_value, topic_key, topic_of
-from metadata.store_interface import (
-    Condition,
-    EntryExistsError,
-    Key,
-    MetadataError,
-    MetadataStore,
-    NoEntryError,
-    Versioned,
-)
+from metadata.json_values import RecordKind, topic_key
+from metadata.store_interface import Condition, MetadataError, MetadataStore, Versioned
 from tuff.protocol.ids import SEQ_ID_LIMIT, TIMESTAMP_LIMIT, Offset, TopicId
 
-FORMAT = 1
 KIND = "persistence"
 RANGES_MAX = 32  # ranges of one topic; each is some 100 bytes, and only the newest ones are read
 GENERATION_LIMIT = 1 << 31  # a topic row has a signed generation of 32 bits
-
-
-class NoTopicPersistenceInfoError(NoEntryError):
-    """The topic has no persistence record. Nothing was written."""
-
-
-class TopicPersistenceInfoExistsError(EntryExistsError):
-    """The topic has a persistence record already. Nothing was written."""
 
 
 class StaleClaimError(MetadataError):
@@ -116,83 +99,52 @@ class TopicRecords:
     def read_topic_persistence_info(self, topic: TopicId) -> Versioned[PersistenceInfo] | None:
         """The record, or None if there was never a topic of this name. Raises:
         DamagedEntryError."""
-        return read_value(self._store, topic_key(KIND, topic), _decoded)
+        return PERSISTENCE.get(self._store, topic_key(KIND, topic))
 
     def write_topic_persistence_info(
         self, topic: TopicId, info: PersistenceInfo, version: Condition
     ) -> int:
-        """Write the record if the condition holds; returns its new version. NEW creates it.
-
-        Raises:
-            TopicPersistenceInfoExistsError: the condition is NEW, and there is a record.
-            NoTopicPersistenceInfoError: the condition is a version or ANY, and there is no record.
-            BadVersionError: the record has another version.
-        """
-        try:
-            return self._store.put(topic_key(KIND, topic), _encoded(info), version)
-        except EntryExistsError:
-            raise TopicPersistenceInfoExistsError(
-                f"the topic {topic} has a persistence record"
-            ) from None
-        except NoEntryError:
-            raise NoTopicPersistenceInfoError(
-                f"the topic {topic} has no persistence record"
-            ) from None
+        """Write the record if the condition holds; returns its new version. Raises: as
+        `MetadataStore.put`."""
+        return self._store.put(topic_key(KIND, topic), PERSISTENCE.to_bytes(info), version)
 
     def scan(self) -> Iterator[tuple[TopicId, Versioned[PersistenceInfo]]]:
         """The records of all topics, also of deleted ones. It is no snapshot. Raises:
         DamagedEntryError."""
-        return self._scan((KIND,))
-
-    def scan_namespace(
-        self, namespace: str
-    ) -> Iterator[tuple[TopicId, Versioned[PersistenceInfo]]]:
-        """The records of the topics of a namespace; see `scan`."""
-        return self._scan((KIND, namespace))
+        return PERSISTENCE.of_topics(self._store, (KIND,))
 
     def topic_names(self, namespace: str) -> list[str]:
         """The names of the topics that exist in a namespace, in order; none is no error. It is no
         snapshot. Raises: DamagedEntryError."""
-        return sorted(
-            topic.name
-            for topic, found in self.scan_namespace(namespace)
-            if found.value.generation > 0
-        )
-
-    def _scan(self, prefix: Key) -> Iterator[tuple[TopicId, Versioned[PersistenceInfo]]]:
-        for key, found in self._store.scan(prefix):
-            yield topic_of(key), Versioned(_decoded(key, found.value), found.version)
+        records = PERSISTENCE.of_topics(self._store, (KIND, namespace))
+        return sorted(topic.name for topic, found in records if found.value.generation > 0)
 
 
-def _encoded(info: PersistenceInfo) -> bytes:
-    ranges = [
-        {
-            "epoch": each.epoch,
-            "server_id": each.server_id,
-            "incarnation": each.incarnation,
-            "start_ms": each.start.timestamp_ms,
-            "start_seq": each.start.seq_id,
-        }
-        for each in info.ranges
-    ]
-    return encoded({"generation": info.generation, "ranges": ranges}, format_number=FORMAT)
-
-
-def _decoded(key: Key, data: bytes) -> PersistenceInfo:
-    return decoded(key, data, _info_of, format_number=FORMAT, what="persistence record")
-
-
-def _info_of(fields: Fields) -> PersistenceInfo:
-    return PersistenceInfo(
+PERSISTENCE = RecordKind(
+    "persistence record",
+    members=lambda info: {
+        "generation": info.generation,
+        "ranges": [
+            {
+                "epoch": each.epoch,
+                "server_id": each.server_id,
+                "incarnation": each.incarnation,
+                "start_ms": each.start.timestamp_ms,
+                "start_seq": each.start.seq_id,
+            }
+            for each in info.ranges
+        ],
+    },
+    made=lambda fields: PersistenceInfo(
         generation=fields.integer("generation"),
-        ranges=tuple(_range_of(each) for each in fields.objects("ranges")),
-    )
-
-
-def _range_of(fields: Fields) -> OwnerRange:
-    return OwnerRange(
-        epoch=fields.integer("epoch"),
-        server_id=fields.text("server_id"),
-        incarnation=fields.integer("incarnation"),
-        start=Offset(fields.integer("start_ms"), fields.integer("start_seq")),
-    )
+        ranges=tuple(
+            OwnerRange(
+                epoch=each.integer("epoch"),
+                server_id=each.text("server_id"),
+                incarnation=each.integer("incarnation"),
+                start=Offset(each.integer("start_ms"), each.integer("start_seq")),
+            )
+            for each in fields.objects("ranges")
+        ),
+    ),
+)

@@ -410,7 +410,7 @@ class ClusterMember:
             directory=self._reach.directory,
             others=self._others(ownership.members),
         )
-        election.note(await self._in_thread(election.elect if stands else election.find))
+        election.found = await self._in_thread(election.elect if stands else election.find)
         # A later epoch of its own: another server has led meanwhile.
         if epoch is not None and election.my_epoch != epoch:
             self._die("another server leads transactions now")

@@ -107,7 +107,7 @@ def _of_topics(joined: Callable[[], JoinedCluster | None]) -> list[Gauge]:
 
 def _leader_epoch(joined: JoinedCluster) -> float | None:
     leader = joined.election.found
-    return None if leader is None else leader.epoch
+    return None if leader is None else leader.version
 
 
 def _of_requests(counts: RequestCounts) -> list[Gauge]:

@@ -75,7 +75,7 @@ class ClusterTransactions:
     def begin(self) -> None:
         """Obey the leader that was found when this server had joined, and no earlier one."""
         found = self._joined().election.found
-        self.of_leader.begin(0 if found is None else found.epoch)
+        self.of_leader.begin(0 if found is None else found.version)
 
     def may_open(self, epoch: int) -> bool:
         """Whether this server, which leads in this epoch, may open transactions. The first call

@@ -48,7 +48,7 @@ def test_each_claim_of_a_race_has_one_winner(store: MetadataStore) -> None:
 
     assert found.winners.keys() == set(TOPICS)
     assert len({server for server, _ in found.winners.values()}) > 1
-    assert found.lost == {"TopicOwnerInfoExistsError": 40}
+    assert found.lost == {"EntryExistsError": 40}
 
 
 def test_the_topics_of_failed_servers_get_new_owners(store: MetadataStore) -> None:

@@ -93,7 +93,7 @@ class Server:
         """What a server does each second."""
         await self.joined.ownership.publish_load()
         await self.joined.ownership.refresh()
-        self.joined.election.note(await asyncio.to_thread(self.joined.election.elect))
+        self.joined.election.found = await asyncio.to_thread(self.joined.election.elect)
 
 
 @asynccontextmanager

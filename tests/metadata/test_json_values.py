@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from metadata import layout, member_records, topic_owner_records, topic_records
-from metadata.json_values import Fields, decoded, encoded
+from metadata.json_values import Fields, RecordKind
 from metadata.store_interface import DamagedEntryError, Key
 
 Decode = Callable[[Key, bytes], object]
@@ -22,15 +22,15 @@ SERVER = {
 }  # fmt: skip
 STORED: dict[str, tuple[Decode, dict[str, object]]] = {
     "layout": (
-        layout._decoded,
+        layout.LAYOUT.from_bytes,
         {"cluster_id": "0" * 32, "managers": {"owners": 1}, "messages": "hbase tuff_"},
     ),
-    "fence": (member_records._fenced, {"incarnation": 1, **FLOOR}),
-    "incarnation": (member_records._incarnation, {"incarnation": 1}),
-    "server": (member_records._server, SERVER),
-    "owner": (topic_owner_records._decoded, {"server_id": "s1", "incarnation": 1, **FLOOR}),
+    "fence": (member_records.FENCE.from_bytes, {"incarnation": 1, **FLOOR}),
+    "incarnation": (member_records.INCARNATION.from_bytes, {"incarnation": 1}),
+    "server": (member_records.SERVER.from_bytes, SERVER),
+    "owner": (topic_owner_records.OWNER.from_bytes, {"server_id": "s1", "incarnation": 1, **FLOOR}),
     "persistence": (
-        topic_records._decoded,
+        topic_records.PERSISTENCE.from_bytes,
         {"generation": 1, "ranges": [RANGE, RANGE | {"epoch": 2}]},
     ),
 }
@@ -70,16 +70,16 @@ def test_other_stored_bytes_are_reported(kind: str) -> None:
 
 
 def test_a_value_is_read_as_it_was_written() -> None:
-    data = encoded({"n": 1 << 70, "t": "é\ud800\x00", "none": None}, format_number=3)
+    value = 1 << 70, "é\ud800\x00", None
 
     def read(fields: Fields) -> tuple[int, str, str | None]:
         return fields.integer("n"), fields.text("t"), fields.maybe_text("none")
 
-    assert decoded(KEY, data, read, format_number=3, what="value") == (
-        1 << 70,
-        "é\ud800\x00",
-        None,
+    kind: RecordKind[tuple[int, str, str | None]] = RecordKind(
+        "value", members=lambda each: dict(zip(("n", "t", "none"), each, strict=True)), made=read
     )
+
+    assert kind.from_bytes(KEY, kind.to_bytes(value)) == value
 
 
 def test_a_server_started_at_a_time_that_can_be_shown() -> None:
@@ -88,11 +88,13 @@ def test_a_server_started_at_a_time_that_can_be_shown() -> None:
     )
     assert last.year == 9999
 
-    stored = encoded(SERVER | {"started_ms": member_records.TIME_LIMIT_MS}, format_number=1)
+    stored = json.dumps(
+        {"format": 1, **SERVER, "started_ms": member_records.TIME_LIMIT_MS}
+    ).encode()
     with pytest.raises(
         DamagedEntryError, match="started_ms is 253402300800000, which is not a time"
     ):
-        member_records._server(KEY, stored)
+        member_records.SERVER.from_bytes(KEY, stored)
 
 
 def variants(value: object) -> Iterator[object]:

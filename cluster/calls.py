@@ -7,10 +7,10 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from cluster.forwarding import Owner
-from cluster.peers import PeerRefusedError
+from cluster.peers import PeerRefusedError, Peers
 from kernel.event_loop import Spawn
 from kernel.requests_and_replies import Reply, Request, Route
 from metadata.json_values import Fields
@@ -27,28 +27,13 @@ PATH = "/v1/cluster"
 ANSWER_S_MAX = 20.0
 
 
-class Asks(Protocol):
-    """Sends a request to another server; `cluster.peers.Peers` is one."""
-
-    async def ask(
-        self,
-        base_url: str,
-        method: str,
-        path: str,
-        body: bytes | Mapping[str, object] | None = None,
-        *,
-        within_s: float,
-    ) -> object:
-        """The JSON value of the reply. Raises: PeerUnansweredError, PeerRefusedError."""
-
-
 CallHandler = Callable[[Fields], Awaitable[Mapping[str, object]]]
 
 
 class Calls:
     """Calls to the servers of the cluster, this one included. Lives on the event loop."""
 
-    def __init__(self, peers: Asks, *, answer_s_max: float = ANSWER_S_MAX) -> None:
+    def __init__(self, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX) -> None:
         self._peers = peers
         self._answer_s_max = answer_s_max
         self._handlers: dict[str, CallHandler] = {}

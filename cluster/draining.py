@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-from typing import Protocol
 
+from cluster.topic_claims import TopicClaims
 from kernel.event_loop import SharedTimeout, Spawn
 from metadata.store_interface import MetadataError
 from tuff.protocol.errors import UnavailableError
-from tuff.protocol.ids import TopicId
 from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
@@ -15,26 +14,11 @@ log = logging.getLogger(__name__)
 ROUND_S = 0.5  # seconds between two rounds; a topic that could not be given away is tried again
 
 
-class Draining(Protocol):
-    """The ownership of topics, as far as a drain needs it (`TopicClaims`)."""
-
-    is_draining: bool
-
-    async def drain(self) -> None:
-        """Give all topics away. Raises: UnavailableError (its kinds), MetadataError."""
-
-    async def undrain(self) -> None:
-        """Claim topics again. Raises: MetadataError."""
-
-    def topics(self) -> dict[TopicId, int]:
-        """The topics of this server."""
-
-
 class Drain:
     """Goes on until the server takes topics again: another server may not know of the drain yet,
     and give this one a topic. Lives on the event loop."""
 
-    def __init__(self, ownership: Draining, *, spawn: Spawn) -> None:
+    def __init__(self, ownership: TopicClaims, *, spawn: Spawn) -> None:
         self._ownership = ownership
         self._spawn = spawn
         self._is_running = False
@@ -49,20 +33,20 @@ class Drain:
             self._spawn(self._run())
         if wait_s > 0:
             await self._emptied(wait_s)
-        return len(self._ownership.topics())
+        return self._ownership.topics_count
 
     async def end(self) -> int:
         """Take topics again; returns the number of topics. Raises: MetadataError: the other servers
         do not know of it yet."""
         self._end_waits()
         await self._ownership.undrain()
-        return len(self._ownership.topics())
+        return self._ownership.topics_count
 
     async def _run(self) -> None:
         try:
             while self._ownership.is_draining:
                 await self._give_all()
-                if not self._ownership.topics():
+                if not self._ownership.topics_count:
                     self._end_waits()
                 await asyncio.sleep(ROUND_S)
         finally:
@@ -72,7 +56,7 @@ class Drain:
         try:
             await self._ownership.drain()
         except (UnavailableError, MetadataError) as error:
-            left = counted(len(self._ownership.topics()), "topic")
+            left = counted(self._ownership.topics_count, "topic")
             log.warning("the drain continues, with %s left: %s", left, error)
 
     async def _emptied(self, wait_s: float) -> None:

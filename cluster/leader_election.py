@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from cluster.forwarding import Owner
-from cluster.membership import Identity
 from kernel.log_events import event
+from kernel.owner_floor import Identity
 from metadata.json_values import RecordKind
 from metadata.store_interface import (
     BadVersionError,

@@ -10,10 +10,11 @@ from typing import TypeVar
 from cluster.draining import Drain
 from cluster.forwarding import WAIT_S_MAX, Owner, Ownership, server_route, topic_route
 from cluster.leader_election import Election
-from cluster.membership import Identity, Membership
+from cluster.membership import Membership
 from cluster.peers import Peers
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import InThread
+from kernel.owner_floor import Identity
 from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_object, read_query
 from metadata.member_records import ServerInfo
 from metadata.store_interface import MetadataError

@@ -2,9 +2,8 @@
 
 from urllib.parse import quote
 
-from cluster.calls import Asks
 from cluster.forwarding import Ownership
-from cluster.peers import PeerRefusedError, PeerUnansweredError
+from cluster.peers import PeerRefusedError, Peers, PeerUnansweredError
 from messaging.read.counts import MessageCount
 from metadata.json_values import Fields
 from tuff.protocol.errors import OwnershipMovingError
@@ -18,7 +17,7 @@ class PartitionsClient:
     """A `messaging.groups.consumer_coordinator.OwnersOfPartitions`: it asks by the routes that
     clients use. Lives on the event loop."""
 
-    def __init__(self, ownership: Ownership, peers: Asks) -> None:
+    def __init__(self, ownership: Ownership, peers: Peers) -> None:
         self._ownership = ownership
         self._peers = peers
 

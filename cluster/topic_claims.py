@@ -22,13 +22,14 @@ from collections.abc import (
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cluster.forwarding import Owner
-from cluster.membership import Identity, Membership
+from cluster.membership import Membership
 from kernel.event_loop import FutureTask, InThread
-from kernel.owner_floor import NO_FLOOR, Floor
+from kernel.owner_floor import NO_FLOOR, Floor, Identity
 from messaging.log.topics import topic_not_found
+from messaging.topic_handover import TopicHandover
 from metadata.member_records import ServerInfo
 from metadata.placement import least_loaded, preferred, topics_to_release
 from metadata.store_interface import (
@@ -68,20 +69,6 @@ REBALANCE_COUNT_MAX = 50  # topics that one look gives away
 _LOST_RACES = (BadVersionError, EntryExistsError, NoEntryError, StaleClaimError)
 
 
-class Handover(Protocol):
-    """The message store, as far as ownership needs it. All methods raise UnavailableError (its
-    kinds) while it can't be used."""
-
-    async def take(self, topics: Collection[TopicId], floor: Floor) -> None:
-        """Load these topics and serve them from now on, above the floor."""
-
-    async def give(self, topic: TopicId) -> Floor:
-        """Stop serving a topic; returns the floor of what was written."""
-
-    def generation(self, topic: TopicId) -> int:
-        """The generation of a topic that is served here; 0 without one."""
-
-
 @dataclass(frozen=True, slots=True)
 class _OwnedTopic:
     """A topic of this server: the epoch of its ownership, and what its record says."""
@@ -103,7 +90,7 @@ class TopicClaims:
         membership: Membership,
         owners: OwnerRecords,
         persistence: TopicRecords,
-        handover: Handover,
+        handover: TopicHandover,
         *,
         in_thread: InThread,
         chance: Callable[[int], int],

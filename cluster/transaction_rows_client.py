@@ -16,15 +16,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from cluster.calls import Calls, SharedCall
 from cluster.forwarding import Owner, Ownership
-from cluster.membership import Identity
+from cluster.membership import Membership
 from cluster.peers import PeerUnansweredError
 from cluster.transaction_rows_service import TransactionRowsService
 from kernel.event_loop import InThread, Spawn
-from kernel.owner_floor import Floor
+from kernel.owner_floor import Identity
 from messaging.log.rows_by_transaction import IndexedRange
 from metadata.json_values import Fields, topic_from
 from metadata.member_records import ServerInfo
@@ -47,16 +46,6 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5  # seconds before a call is repeated that another server has not answered
 CLOSE_S_MAX = 2.0  # seconds before it is checked whether a server that closes writes has ended
 OWNER_ATTEMPTS_MAX = 10  # a topic that moves is asked for again so often, for a commit
-
-
-class Servers(Protocol):
-    """The membership of the cluster (`cluster.membership.Membership`). All calls block, and raise
-    MetadataError or StoreError."""
-
-    def members(self) -> dict[str, ServerInfo]: ...
-    def is_alive(self, server_id: str, incarnation: int) -> bool: ...
-    def fence(self, server_id: str, incarnation: int) -> Floor: ...
-    def fence_ended(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +81,7 @@ class TransactionRowsClient:
         local: MessageRows,
         here: TransactionRowsService,
         ownership: Ownership,
-        servers: Callable[[], Servers],
+        servers: Callable[[], Membership],
         *,
         shared_index: Callable[[], Awaitable[Iterable[IndexedRange]]],
         in_thread: InThread,

@@ -12,14 +12,15 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cluster.calls import CallHandler, resolve_future
 from cluster.forwarding import Owner, Ownership
-from cluster.membership import Identity
 from cluster.transactions_client import TransactionsClient
 from kernel import request_bodies
 from kernel.event_loop import Spawn, settle
+from kernel.owner_floor import Identity
+from messaging.write.transaction_rows import TransactionRows
 from metadata.json_values import Fields, topic_from
 from tuff.protocol import json_bodies
 from tuff.protocol.errors import (
@@ -39,38 +40,6 @@ DONE_COUNT_MAX = 100  # numbered writes whose call is not executed again if it i
 REPORT_COUNT_MAX = 10_000  # pointers of one report; the others wait for the next one
 
 
-class Carried(Protocol):
-    """A pointer with rows whose index rows may be on disk."""
-
-    @property
-    def pointer(self) -> int: ...
-    @property
-    def topics(self) -> frozenset[TopicId]: ...
-    @property
-    def is_final(self) -> bool: ...
-    @property
-    def first_publish_ms(self) -> int | None: ...
-
-
-class LocalRows(Protocol):
-    """The rows of this server (`messaging.write.transaction_rows.TransactionRows`)."""
-
-    async def check_entries(self, entries: Sequence[PublishEntry]) -> None: ...
-    def publish_final(
-        self,
-        commits: Sequence[Sequence[PublishEntry]],
-        built: Callable[[Sequence[list[RollbackDetail] | TuffError]], None],
-        written: Callable[[Sequence[list[RollbackDetail] | TuffError] | Exception], None],
-    ) -> None: ...
-    async def set_aside(self, transaction_pointers: Collection[int]) -> None: ...
-    async def roll_back(self, transaction_pointers: Collection[int]) -> None: ...
-    def end_committed(self, transaction_pointers: Collection[int]) -> None: ...
-    def wake_readers(self, transaction_pointers: Collection[int]) -> None: ...
-    def reading_pointers(self) -> Collection[int]: ...
-    def carried(self) -> Sequence[Carried]: ...
-    def has_ended_in(self, pointer: int, topic: TopicId) -> bool: ...
-
-
 class TransactionRowsService:
     """Answers the leader, and reports to it. Lives on the event loop."""
 
@@ -78,7 +47,7 @@ class TransactionRowsService:
         self,
         me: Callable[[], Identity],
         transactions: TransactionsClient,
-        rows: LocalRows,
+        rows: TransactionRows,
         ownership: Ownership,
         *,
         spawn: Spawn,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from cluster.calls import Calls, SharedCall, resolve_future
 from cluster.forwarding import Leader
-from cluster.membership import Identity
 from cluster.peers import PeerUnansweredError
 from kernel.event_loop import Spawn
+from kernel.owner_floor import Identity
 from kernel.requests_and_replies import Caller
 from messaging.transactions_interface import WritePermit
 from metadata.json_values import Fields

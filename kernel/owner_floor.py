@@ -1,8 +1,18 @@
-"""What the next owner of a topic has to know of the one before."""
+"""A server of a cluster, and what the next owner of a topic has to know of the one before."""
 
 from dataclasses import dataclass
 
 from tuff.protocol.ids import SEQ_ID_LIMIT, TIMESTAMP_LIMIT, Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A server of a cluster since its start. No other start of any server has the same, and each
+    has a journal of its own."""
+
+    cluster_id: str
+    server_id: str  # without a colon
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ from kernel.event_loop import InThread, Spawn
 from kernel.requests_and_replies import Route
 from messaging.engines.engine_interface import StoreError
 from messaging.engines.hbase.engine import HBaseOpener
-from messaging.engines.hbase.journal import Member
 from messaging.service import MessagingService
 from messaging.topic_handover import TopicHandover
 from metadata.member_records import ServerInfo
@@ -167,7 +166,7 @@ class ClusterMember:
             session_s=self._settings.session_timeout_s,
             lost=lambda: _post(loop, self._lost),
         )
-        self._tables.member = Member(identity.cluster_id, identity.server_id, identity.incarnation)
+        self._tables.member = identity
         owners, persistence = OwnerRecords(store), TopicRecords(store)
         ownership = TopicClaims(
             identity,

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from cluster.calls import Calls
 from cluster.forwarding import Leader, Ownership
-from cluster.membership import Identity
 from cluster.operator_routes import JoinedCluster
 from cluster.peers import Peers
 from cluster.transaction_rows_client import TransactionRowsClient
@@ -16,6 +15,7 @@ from cluster.transaction_rows_service import TransactionRowsService
 from cluster.transactions_client import TransactionsClient
 from cluster.transactions_service import TransactionsService
 from kernel.event_loop import InThread, Spawn
+from kernel.owner_floor import Identity
 from kernel.requests_and_replies import Route
 from messaging.log.loading import load_index
 from messaging.service import MessagingService

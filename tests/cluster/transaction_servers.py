@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 
 from cluster.calls import Calls
 from cluster.forwarding import Owner
-from cluster.membership import Identity
 from cluster.peers import PeerRefusedError, PeerUnansweredError
 from cluster.transaction_rows_client import TransactionRowsClient
 from cluster.transaction_rows_service import TransactionRowsService
 from cluster.transactions_client import TransactionsClient
 from cluster.transactions_service import TransactionsService
 from kernel.event_loop import Arrivals
-from kernel.owner_floor import NO_FLOOR, Floor
+from kernel.owner_floor import NO_FLOOR, Floor, Identity
 from kernel.requests_and_replies import Caller, Request
 from messaging.log.delayed_due_times import Due
 from messaging.log.loading import load_index

@@ -8,9 +8,8 @@ from threading import Event
 
 import pytest
 
-from kernel.owner_floor import Floor
+from kernel.owner_floor import Floor, Identity
 from messaging.engines.hbase.engine import HBaseOpener, HBaseStore
-from messaging.engines.hbase.journal import Member
 from messaging.engines.hbase.settings import FOREVER_S, HBaseSettings
 from tests.cluster.shared_store_conformance import *  # noqa: F403 - all of its tests
 from tests.cluster.shared_store_conformance import CLUSTER_ID, NOON_MS
@@ -54,7 +53,7 @@ class HBaseTables:
         self, server_id: str, incarnation: int = 1, *, now_ms: int = NOON_MS
     ) -> Callable[[], HeldStore]:
         gate = Event()
-        opener = self._opener(Member(CLUSTER_ID, server_id, incarnation), gate, now_ms)
+        opener = self._opener(Identity(CLUSTER_ID, server_id, incarnation), gate, now_ms)
         return lambda: HeldStore(opener(), gate)
 
     def single(self) -> HBaseOpener:
@@ -71,7 +70,7 @@ class HBaseTables:
         store.inner.flush()
         store.gate.clear()
 
-    def _opener(self, member: Member | None, gate: Event, now_ms: int) -> HBaseOpener:
+    def _opener(self, member: Identity | None, gate: Event, now_ms: int) -> HBaseOpener:
         pool = ThreadPoolExecutor(1)
         opener = HBaseOpener(
             self._place,

@@ -7,8 +7,9 @@ from threading import Barrier
 
 import pytest
 
+from cluster.membership import DuplicateServerError, Membership
 from kernel.owner_floor import Floor
-from metadata.member_records import DuplicateServerError, Fenced, Members, ServerInfo
+from metadata.member_records import Fenced, ServerInfo
 from metadata.server_ids import check_server_id
 from metadata.store_interface import (
     Condition,
@@ -31,8 +32,16 @@ def session_of(store: MetadataStore) -> Session:
     return store.open_session(timeout_s=30.0, lost=lambda: None)
 
 
-def server(store: MetadataStore, server_id: str = "s1") -> Members:
-    return Members(store, server_id, f"http://{server_id}:7411", now_ms=lambda: STARTED_MS)
+def server(store: MetadataStore, server_id: str = "s1", host: str | None = None) -> Membership:
+    """A server whose tables nobody asks for."""
+    return Membership(
+        store,
+        None,
+        server_id=server_id,
+        address=f"http://{host or server_id}:7411",
+        messages="none",
+        now_ms=lambda: STARTED_MS,
+    )
 
 
 def test_a_registered_server_is_a_member_until_its_session_ends(store: MetadataStore) -> None:
@@ -103,7 +112,7 @@ def test_the_id_of_a_live_server_is_refused(store: MetadataStore) -> None:
 def test_the_address_of_a_live_server_is_refused_to_another_id(store: MetadataStore) -> None:
     first = session_of(store)
     server(store).register(first)
-    copy = Members(store, "s2", "http://s1:7411", now_ms=lambda: STARTED_MS)
+    copy = server(store, "s2", host="s1")
 
     with pytest.raises(DuplicateServerError) as caught:
         copy.register(session_of(store))
@@ -312,7 +321,7 @@ def test_the_entries_of_a_server_have_these_bytes(store: MetadataStore) -> None:
     }
 
 
-READS: dict[str, Callable[[Members], object]] = {
+READS: dict[str, Callable[[Membership], object]] = {
     "servers": lambda members: members.members(),
     "incarnations": lambda members: members.incarnations(),
     "fenced": lambda members: members.fenced("s2"),

@@ -18,7 +18,7 @@ from functools import partial
 from threading import Condition, Event
 
 from kernel.event_loop import InBackground
-from kernel.owner_floor import Floor
+from kernel.owner_floor import Floor, Identity
 from messaging.engines.engine_interface import (
     Chunks,
     Corruption,
@@ -36,7 +36,6 @@ from messaging.engines.hbase.connections_and_writes import (
 )
 from messaging.engines.hbase.journal import (
     Journal,
-    Member,
     OwnClaims,
     StoredLayout,
     journal_errors,
@@ -93,7 +92,7 @@ class HBaseOpener:
         in_background: InBackground,
     ) -> None:
         """`rows_live_s`: the longest time that messages may have to be kept, in seconds."""
-        self.member: Member | None = None  # this server in its cluster; None for a single server
+        self.member: Identity | None = None  # this server in its cluster; None for a single server
         self.was_replaced = False  # another server took the tables over, or fenced this one
         self._settings = settings
         self._rows_live_s = rows_live_s
@@ -205,7 +204,7 @@ class HBaseStore:
         *,
         now_ms: Callable[[], int],
         in_background: InBackground,
-        member: Member | None,
+        member: Identity | None,
     ) -> None:
         """`own_claims`: the claims of this server; a new one is added."""
         self._connections = connections
@@ -213,9 +212,11 @@ class HBaseStore:
         self._prefix = settings.prefix
         self._in_background = in_background
         self._require_enabled()
-        name = b"" if member is None else journal_name(member.server_id, member.incarnation)
+        name, cluster_id = b"", None
+        if member is not None:
+            name, cluster_id = journal_name(member.server_id, member.incarnation), member.cluster_id
         self._tables = _Tables(gateways, connections.writes, self._prefix, name=name)
-        _require_cluster(self._tables.stored_layout, self._prefix, member)
+        _require_cluster(self._tables.stored_layout, self._prefix, cluster_id)
         self._commits = Journal(
             gateways,
             connections.writes,
@@ -226,7 +227,7 @@ class HBaseStore:
         )
         self._commits.claim(own_claims, self._tables.put)
         # Again: a cluster may have adopted the tables between the first look and the claim.
-        _require_cluster(_stored_layout(gateways, self._prefix), self._prefix, member)
+        _require_cluster(_stored_layout(gateways, self._prefix), self._prefix, cluster_id)
         self._commits.forget_others(own_claims)
         self._changed = Condition()
         self._enough = Event()
@@ -428,8 +429,7 @@ class _Tables:
             self._writes.change(_table(self._prefix, name), changes, timestamp_ms=timestamp_ms)
 
 
-def _require_cluster(stored: StoredLayout, prefix: str, member: Member | None) -> None:
-    wanted = None if member is None else member.cluster_id
+def _require_cluster(stored: StoredLayout, prefix: str, wanted: str | None) -> None:
     if stored.cluster_id == wanted:
         return
     cluster = _cluster_text(stored.cluster_id)
@@ -460,7 +460,7 @@ def _adopt(gateways: Gateways, prefix: str, cluster_id: str) -> None:
         stored = _stored_layout(gateways, prefix)
         # Again: a single server that looked at the layout before it changed may have begun.
         _require_no_commits(gateways, prefix)
-    _require_cluster(stored, prefix, Member(cluster_id, "", 0))
+    _require_cluster(stored, prefix, cluster_id)
 
 
 def _require_no_commits(gateways: Gateways, prefix: str) -> None:

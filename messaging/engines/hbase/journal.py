@@ -375,15 +375,6 @@ def chunk_number(row: bytes) -> int:
     return int(_CHUNK.unpack(row[-_CHUNK.size :])[1])
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One incarnation of a server of a cluster, which has a journal of its own."""
-
-    cluster_id: str
-    server_id: str  # without a colon
-    incarnation: int  # a number that no other start of this server has
-
-
 def journal_name(server_id: str, incarnation: int) -> bytes:
     """What the rows of the journal of this incarnation begin with."""
     return b"i" + server_id.encode() + b":" + _NUMBER.pack(incarnation)

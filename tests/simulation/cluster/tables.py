@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from kernel.owner_floor import Floor
+from kernel.owner_floor import Floor, Identity
 from messaging.engines.engine_interface import Chunks, StoreError, TakenOverError
-from messaging.engines.hbase.journal import Member
 from tests.cluster.shared_store import SharedOpener, SharedTables, SharedTablesStore
 from tests.simulation.cluster.metadata import CutOffError
 
@@ -27,7 +26,7 @@ class SimOpener:
     """Opens the tables for one process, like `messaging.engines.hbase.engine.HBaseOpener`."""
 
     def __init__(self, tables: SharedTables, caller: Caller, *, now_ms: Callable[[], int]) -> None:
-        self.member: Member | None = None
+        self.member: Identity | None = None
         self.was_replaced = False
         self._tables = tables
         self._caller = caller

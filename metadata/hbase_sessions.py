@@ -31,7 +31,7 @@ from threading import Event, Lock
 from kernel.log_events import event
 from metadata.hbase_table import PAUSE_S_MIN, SESSIONS, MetadataTable, session_row
 from metadata.store_interface import DamagedEntryError, Expected, Key, MetadataUnavailableError
-from metadata.stored_entry import NONCE_BYTES, Entry, next_tombstone
+from metadata.stored_entry import Entry, Write
 
 log = logging.getLogger(__name__)
 
@@ -85,31 +85,19 @@ class OldestSession:
 
 def first_entry(*, timeout_s: float) -> Entry:
     """The entry of a new session."""
-    return Entry(
-        value=json.dumps({"timeout_s": timeout_s}).encode(),
-        version=1,
-        nonce=_nonce(),
-        session=None,
-        is_deleted=False,
-    )
+    value = json.dumps({"timeout_s": timeout_s}).encode()
+    return Write(session_key("new"), value, Expected.NEW).next(None, is_live=False)
 
 
 def next_beat(entry: Entry) -> Entry:
     """The entry of the next heartbeat."""
-    return Entry(
-        value=entry.value,
-        version=entry.version + 1,
-        nonce=_nonce(),
-        session=None,
-        is_deleted=False,
-    )
+    return Write(session_key("live"), entry.value, Expected.ANY).next(entry, is_live=True)
 
 
 def end_of(session: SessionState) -> Entry:
     """The tombstone of a session."""
-    return next_tombstone(
-        session_key(session.id), session.entry, is_live=True, expected=Expected.ANY, nonce=_nonce()
-    )
+    key = session_key(session.id)
+    return Write(key, None, Expected.ANY).next(session.entry, is_live=True)
 
 
 def session_key(session_id: str) -> Key:
@@ -253,7 +241,3 @@ class HBaseSession:
                 "the session %s with the metadata store in HBase has ended", self.id, extra=extra
             )
             self._lost()
-
-
-def _nonce() -> bytes:
-    return secrets.token_bytes(NONCE_BYTES)

@@ -12,7 +12,6 @@ large entries is expensive: each poll transfers all of them.
 """
 
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +36,6 @@ from metadata.hbase_table import (
     rows_below,
     session_row,
 )
-from metadata.keys import encode_key
 from metadata.store_interface import (
     Condition,
     DamagedEntryError,
@@ -48,16 +46,7 @@ from metadata.store_interface import (
     SessionLostError,
     Versioned,
 )
-from metadata.stored_entry import (
-    NONCE_BYTES,
-    Entry,
-    live,
-    next_entry,
-    next_tombstone,
-    require_timeout,
-    require_value,
-    require_version,
-)
+from metadata.stored_entry import Entry, Write, live, require_entry, require_timeout
 from tuff_storage.hbase_gateway import Addresses, Gateways
 
 log = logging.getLogger(__name__)
@@ -134,29 +123,13 @@ class HBaseMetadataStore:
     def put(
         self, key: Key, value: bytes, expected: Condition, *, session: Session | None = None
     ) -> int:
-        require_value(value)
+        write = Write(key, value, expected, None if session is None else session.id)
         if session is not None:
-            encode_key(key)  # refuses what is not a key, before the session
             self._require_live(session)
-
-        def entry(found: Entry | None, *, is_live: bool) -> Entry:
-            return next_entry(
-                key,
-                found,
-                is_live=is_live,
-                value=value,
-                expected=expected,
-                session=None if session is None else session.id,
-                nonce=_nonce(),
-            )
-
-        return self._replace(key, entry)
+        return self._carry_out(write)
 
     def delete(self, key: Key, expected: Condition) -> None:
-        def tombstone(found: Entry | None, *, is_live: bool) -> Entry:
-            return next_tombstone(key, found, is_live=is_live, expected=expected, nonce=_nonce())
-
-        self._replace(key, tombstone)
+        self._carry_out(Write(key, None, expected))
 
     def scan(self, prefix: Key) -> Iterator[tuple[Key, Versioned[bytes]]]:
         start, stop = rows_below(prefix)
@@ -170,7 +143,7 @@ class HBaseMetadataStore:
             if cell is not None and not self._table.touch(entry_row(key), cell):
                 continue  # it was replaced meanwhile
             is_live = live(found, self._is_session_live) is not None
-            require_version(key, found, is_live=is_live, version=version)
+            require_entry(key, found, is_live=is_live, expected=version)
             return
 
     def watch(self, prefix: Key, changed: Callable[[], None]) -> Callable[[], None]:
@@ -231,19 +204,17 @@ class HBaseMetadataStore:
     def _decoded(self, key: Key, cell: bytes | None) -> tuple[bytes | None, Entry | None]:
         return cell, None if cell is None else Entry.from_bytes(cell, key)
 
-    def _replace(self, key: Key, decide: Callable[..., Entry]) -> int:
-        """Store the entry that `decide` returns for the present one; returns its version.
-
-        A writer that was overtaken decides again, on the entry of the writer that overtook it.
-        """
-        cell, found = self._stored(key)
+    def _carry_out(self, write: Write) -> int:
+        """The new version. A writer that was overtaken decides again, on the entry of the writer
+        that overtook it."""
+        cell, found = self._stored(write.key)
         while True:
             is_live = live(found, self._is_session_live) is not None
-            entry = decide(found, is_live=is_live)
-            refused = self._table.replace(entry_row(key), cell, entry)
+            entry = write.next(found, is_live=is_live)
+            refused = self._table.replace(entry_row(write.key), cell, entry)
             if refused is None:
                 return entry.version
-            cell, found = self._decoded(key, refused.found)
+            cell, found = self._decoded(write.key, refused.found)
 
     def _scan(self, start: bytes, stop: bytes) -> Iterator[tuple[Key, Versioned[bytes]]]:
         for rows in self._table.scan(start, stop, tombstones=False):
@@ -387,7 +358,3 @@ def _maybe_entry(row: bytes, cell: bytes) -> Entry | None:
         return Entry.from_bytes(cell, key_of(row))
     except DamagedEntryError:
         return None
-
-
-def _nonce() -> bytes:
-    return secrets.token_bytes(NONCE_BYTES)

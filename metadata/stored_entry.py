@@ -10,7 +10,9 @@ its own write.
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from secrets import token_bytes
 
 from metadata.keys import encode_key
 from metadata.store_interface import (
@@ -27,7 +29,6 @@ from metadata.store_interface import (
 )
 
 NONCE_BYTES = 16  # random bytes; two writes never have equal ones
-SESSION_BYTES_MAX = 255  # bytes of a session's id; its length is one byte
 FIRST_VERSION = 1
 
 _FORMAT = 1
@@ -89,58 +90,56 @@ def live(found: Entry | None, is_session_live: Callable[[str], bool]) -> Entry |
     return found
 
 
-def next_entry(
-    key: Key,
-    found: Entry | None,
-    *,
-    is_live: bool,
-    value: bytes,
-    expected: Condition,
-    session: str | None,
-    nonce: bytes,
-) -> Entry:
-    """The entry that `MetadataStore.put` stores in place of `found`. `is_live`: `live` returns it.
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A put, or the deletion of an entry (no value). `session`: the id of that to which the entry
+    belongs from then on. Raises ValueError for a key or value out of range."""
 
-    Raises: EntryExistsError, NoEntryError, BadVersionError.
-    """
-    if expected is Expected.NEW:
-        if found is not None and is_live:
-            raise EntryExistsError(
-                f"the entry {encode_key(key)} exists, with version {found.version}"
+    key: Key
+    value: bytes | None
+    expected: Condition
+    session: str | None = None
+    nonce: bytes = field(default_factory=partial(token_bytes, NONCE_BYTES))
+
+    def __post_init__(self) -> None:
+        encode_key(self.key)
+        if self.value is not None and len(self.value) > VALUE_BYTES_MAX:
+            raise ValueError(
+                f"the value has {len(self.value)} bytes; at most {VALUE_BYTES_MAX} are allowed"
             )
-    else:
-        _require(key, found, is_live=is_live, expected=expected)
-    return Entry(
-        value=value,
-        version=_next_version(found),
-        nonce=nonce,
-        session=session,
-        is_deleted=False,
-    )
+
+    def next(self, found: Entry | None, *, is_live: bool) -> Entry:
+        """The entry that is stored in place of `found`. `is_live`: `live` returns that.
+
+        Raises: EntryExistsError, NoEntryError, BadVersionError.
+        """
+        if self.value is None or self.expected is not Expected.NEW:
+            require_entry(self.key, found, is_live=is_live, expected=self.expected)
+        elif found is not None and is_live:
+            raise EntryExistsError(
+                f"the entry {encode_key(self.key)} exists, with version {found.version}"
+            )
+        return Entry(
+            value=self.value or b"",
+            version=FIRST_VERSION if found is None else found.version + 1,
+            nonce=self.nonce,
+            session=self.session,
+            is_deleted=self.value is None,
+        )
 
 
-def next_tombstone(
-    key: Key, found: Entry | None, *, is_live: bool, expected: Condition, nonce: bytes
-) -> Entry:
-    """The tombstone that `MetadataStore.delete` stores in place of `found`.
-
-    Raises: NoEntryError, BadVersionError.
-    """
-    _require(key, found, is_live=is_live, expected=expected)
-    return Entry(
-        value=b"", version=_next_version(found), nonce=nonce, session=None, is_deleted=True
-    )
-
-
-def require_version(key: Key, found: Entry | None, *, is_live: bool, version: int) -> None:
-    """What `MetadataStore.require` decides. Raises: NoEntryError, BadVersionError."""
-    _require(key, found, is_live=is_live, expected=version)
-
-
-def require_value(value: bytes) -> None:
-    """Raises: ValueError: the value is too large for a store."""
-    if len(value) > VALUE_BYTES_MAX:
-        raise ValueError(f"the value has {len(value)} bytes; at most {VALUE_BYTES_MAX} are allowed")
+def require_entry(key: Key, found: Entry | None, *, is_live: bool, expected: Condition) -> None:
+    """Return if the entry has the expected version. Raises: NoEntryError, BadVersionError."""
+    if found is None or not is_live:
+        raise NoEntryError(f"there is no entry {encode_key(key)}")
+    if expected is Expected.NEW:
+        raise BadVersionError(
+            f"the entry {encode_key(key)} has version {found.version}, and none was expected"
+        )
+    if expected is not Expected.ANY and found.version != expected:
+        raise BadVersionError(
+            f"the entry {encode_key(key)} has version {found.version}, not {expected}"
+        )
 
 
 def require_timeout(timeout_s: float) -> None:
@@ -160,23 +159,6 @@ def _session(data: bytes, session_bytes: int, key: Key) -> str | None:
         return session.decode() or None
     except UnicodeDecodeError:
         raise _damaged(key, "the id of its session is not UTF-8") from None
-
-
-def _require(key: Key, found: Entry | None, *, is_live: bool, expected: Condition) -> None:
-    if found is None or not is_live:
-        raise NoEntryError(f"there is no entry {encode_key(key)}")
-    if expected is Expected.NEW:
-        raise BadVersionError(
-            f"the entry {encode_key(key)} has version {found.version}, and none was expected"
-        )
-    if expected is not Expected.ANY and found.version != expected:
-        raise BadVersionError(
-            f"the entry {encode_key(key)} has version {found.version}, not {expected}"
-        )
-
-
-def _next_version(found: Entry | None) -> int:
-    return FIRST_VERSION if found is None else found.version + 1
 
 
 def _damaged(key: Key, reason: str) -> DamagedEntryError:

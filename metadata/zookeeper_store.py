@@ -6,7 +6,7 @@ version that was read. metadata/zookeeper_znodes.py says which znodes there are.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from secrets import token_bytes, token_hex
+from secrets import token_hex
 from threading import Lock
 
 from metadata.keys import encode_key
@@ -21,15 +21,7 @@ from metadata.store_interface import (
     Session,
     Versioned,
 )
-from metadata.stored_entry import (
-    NONCE_BYTES,
-    Entry,
-    next_entry,
-    next_tombstone,
-    require_timeout,
-    require_value,
-    require_version,
-)
+from metadata.stored_entry import Write, require_entry, require_timeout
 from metadata.zookeeper_connection import Connection, ReplyLostError, split_hosts
 from metadata.zookeeper_session import ZooKeeperSession, require_granted
 from metadata.zookeeper_watches import Watches
@@ -39,8 +31,6 @@ CALL_S = 10.0  # seconds until which a call must be answered
 START_S_MAX = 5.0  # seconds until which the first connection must be made
 TIMEOUT_PER_CALL = 0.5  # of the connection: it leaves a hanging server in time to ask another one
 SESSION_ID_BYTES = 16  # random bytes; no two sessions ever have equal ids
-
-Decide = Callable[[Found, bytes], Entry]  # the next entry, with this nonce, or an error
 
 
 class ZooKeeperStore:
@@ -88,30 +78,12 @@ class ZooKeeperStore:
     def put(
         self, key: Key, value: bytes, expected: Condition, *, session: Session | None = None
     ) -> int:
-        require_value(value)
-        session_id = None if session is None else session.id
-
-        def decide(found: Found, nonce: bytes) -> Entry:
-            return next_entry(
-                key,
-                found.entry,
-                is_live=found.is_live,
-                value=value,
-                expected=expected,
-                session=session_id,
-                nonce=nonce,
-            )
-
-        write = _Write(self._znodes, key, session_id, decide, self._connection.deadline_s())
-        return write.carry_out()
+        write = Write(key, value, expected, None if session is None else session.id)
+        return _Writing(self._znodes, write, self._connection.deadline_s()).carry_out()
 
     def delete(self, key: Key, expected: Condition) -> None:
-        def decide(found: Found, nonce: bytes) -> Entry:
-            return next_tombstone(
-                key, found.entry, is_live=found.is_live, expected=expected, nonce=nonce
-            )
-
-        _Write(self._znodes, key, None, decide, self._connection.deadline_s()).carry_out()
+        write = Write(key, None, expected)
+        _Writing(self._znodes, write, self._connection.deadline_s()).carry_out()
 
     def scan(self, prefix: Key) -> Iterator[tuple[Key, Versioned[bytes]]]:
         return self._znodes.scan(encode_key(prefix))
@@ -122,7 +94,7 @@ class ZooKeeperStore:
         while True:
             found = self._znodes.find(key, deadline_s, is_newest=is_newest)
             try:
-                require_version(key, found.entry, is_live=found.is_live, version=version)
+                require_entry(key, found.entry, is_live=found.is_live, expected=version)
             except (NoEntryError, BadVersionError):
                 if is_newest:
                     raise
@@ -175,23 +147,18 @@ class ZooKeeperStore:
         self._connection.close()
 
 
-class _Write:
-    """One put or one deletion.
+class _Writing:
+    """Carries one write out.
 
     A transaction whose reply was lost is in doubt: it may still be carried out, later than any
     answer that is read meanwhile. So it is sent again, for the same data version. At most one of
     the two is carried out, and both have the same nonce.
     """
 
-    def __init__(
-        self, znodes: Znodes, key: Key, session_id: str | None, decide: Decide, deadline_s: float
-    ) -> None:
+    def __init__(self, znodes: Znodes, write: Write, deadline_s: float) -> None:
         self._znodes = znodes
-        self._key = key
-        self._session_id = session_id
-        self._decide = decide
+        self._write = write
         self._deadline_s = deadline_s
-        self._nonce = token_bytes(NONCE_BYTES)
         self._is_newest = False  # whether a refusal would be one by the newest state
         self._in_doubt: int | None = None  # the data version of a transaction in doubt
 
@@ -199,8 +166,10 @@ class _Write:
         """Returns the new version. Raises: as `MetadataStore.put`."""
         try:
             while True:
-                found = self._znodes.find(self._key, self._deadline_s, is_newest=self._is_newest)
-                if found.entry is not None and found.entry.nonce == self._nonce:
+                found = self._znodes.find(
+                    self._write.key, self._deadline_s, is_newest=self._is_newest
+                )
+                if found.entry is not None and found.entry.nonce == self._write.nonce:
                     return found.entry.version
                 self._settle_doubt(found)
                 version = self._attempt(found)
@@ -211,15 +180,15 @@ class _Write:
             if self._in_doubt is None:
                 raise
             raise MetadataUnavailableError(
-                f"the write of {encode_key(self._key)} may or may not have been carried out: "
+                f"the write of {encode_key(self._write.key)} may or may not have been carried out: "
                 f"{error}"
             ) from error
 
     def _attempt(self, found: Found) -> int | None:
         """The new version; None if the newest state decides, or the outcome is unknown."""
         try:
-            entry = self._decide(found, self._nonce)
-            self._znodes.commit(self._key, found, entry, self._session_id, self._deadline_s)
+            entry = self._write.next(found.entry, is_live=found.is_live)
+            self._znodes.commit(self._write.key, found, entry, self._deadline_s)
         except (EntryExistsError, NoEntryError, BadVersionError):
             if self._is_newest:
                 raise

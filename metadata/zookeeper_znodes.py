@@ -92,14 +92,12 @@ class Znodes:
         seen = live(entry, partial(self._is_session_live, deadline_s))
         return Found(entry=entry, is_live=seen is not None, data_version=stat.version)
 
-    def commit(
-        self, key: Key, found: Found, entry: Entry, session_id: str | None, deadline_s: float
-    ) -> None:
+    def commit(self, key: Key, found: Found, entry: Entry, deadline_s: float) -> None:
         """Store an entry if the session, if any, has not ended, and the znode is as it was found.
 
         Raises: ConflictError, SessionLostError, ReplyLostError.
         """
-        path = self._path(key)
+        path, session_id = self._path(key), entry.session
         transaction = self._connection.client.transaction()
         if session_id is not None:
             transaction.check(self.session_path(session_id), _ANY_DATA_VERSION)

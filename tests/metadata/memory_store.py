@@ -19,16 +19,7 @@ from metadata.store_interface import (
     SessionLostError,
     Versioned,
 )
-from metadata.stored_entry import (
-    NONCE_BYTES,
-    Entry,
-    live,
-    next_entry,
-    next_tombstone,
-    require_timeout,
-    require_value,
-    require_version,
-)
+from metadata.stored_entry import Entry, Write, live, require_entry, require_timeout
 
 
 class MemoryMetadataStore:
@@ -52,35 +43,17 @@ class MemoryMetadataStore:
     def put(
         self, key: Key, value: bytes, expected: Condition, *, session: Session | None = None
     ) -> int:
-        require_value(value)
+        write = Write(key, value, expected, None if session is None else session.id)
         with self._lock:
             if session is not None and not self._is_session_live(session.id):
                 raise SessionLostError(f"the session {session.id} has ended")
-            found = self._stored(key)
-            entry = next_entry(
-                key,
-                found,
-                is_live=live(found, self._is_session_live) is not None,
-                value=value,
-                expected=expected,
-                session=None if session is None else session.id,
-                nonce=secrets.token_bytes(NONCE_BYTES),
-            )
-            self._replace(key, found, entry)
+            entry = self._carry_out(write)
         self._report([key])
         return entry.version
 
     def delete(self, key: Key, expected: Condition) -> None:
         with self._lock:
-            found = self._stored(key)
-            tombstone = next_tombstone(
-                key,
-                found,
-                is_live=live(found, self._is_session_live) is not None,
-                expected=expected,
-                nonce=secrets.token_bytes(NONCE_BYTES),
-            )
-            self._replace(key, found, tombstone)
+            self._carry_out(Write(key, None, expected))
         self._report([key])
 
     def scan(self, prefix: Key) -> Iterator[tuple[Key, Versioned[bytes]]]:
@@ -91,7 +64,7 @@ class MemoryMetadataStore:
     def require(self, key: Key, version: int) -> None:
         found = self._stored(key)
         is_live = live(found, self._is_session_live) is not None
-        require_version(key, found, is_live=is_live, version=version)
+        require_entry(key, found, is_live=is_live, expected=version)
 
     def watch(self, prefix: Key, changed: Callable[[], None]) -> Callable[[], None]:
         encode_key(prefix)  # refuses what is not a key
@@ -134,13 +107,16 @@ class MemoryMetadataStore:
         data = self.rows.get(encoded)
         return None if data is None else Entry.from_bytes(data, key)
 
-    def _replace(self, key: Key, found: Entry | None, entry: Entry) -> None:
+    def _carry_out(self, write: Write) -> Entry:
         """Store the entry, and note which session it belongs to. The caller holds the lock."""
-        self.rows[encode_key(key)] = entry.to_bytes()
+        found = self._stored(write.key)
+        entry = write.next(found, is_live=live(found, self._is_session_live) is not None)
+        self.rows[encode_key(write.key)] = entry.to_bytes()
         if found is not None and found.session in self._sessions:
-            self._sessions[found.session].keys.discard(key)
+            self._sessions[found.session].keys.discard(write.key)
         if entry.session is not None:
-            self._sessions[entry.session].keys.add(key)
+            self._sessions[entry.session].keys.add(write.key)
+        return entry
 
     def _scan(self, start: str, stop: str) -> Iterator[tuple[Key, Versioned[bytes]]]:
         for encoded in sorted(each for each in list(self.rows) if start <= each < stop):

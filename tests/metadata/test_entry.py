@@ -16,12 +16,10 @@ from metadata.store_interface import (
 )
 from metadata.stored_entry import (
     Entry,
+    Write,
     live,
-    next_entry,
-    next_tombstone,
+    require_entry,
     require_timeout,
-    require_value,
-    require_version,
 )
 
 KEY = ("topics", "a b")
@@ -117,9 +115,7 @@ def test_an_ephemeral_entry_is_live_while_its_session_is() -> None:
 def test_a_write_raises_the_version_of_the_stored_entry(
     found: Entry | None, is_live: bool, expected: Condition, version: int
 ) -> None:
-    written = next_entry(
-        KEY, found, is_live=is_live, value=b"v", expected=expected, session="s-2", nonce=b"n" * 16
-    )
+    written = Write(KEY, b"v", expected, "s-2", b"n" * 16).next(found, is_live=is_live)
 
     assert written == Entry(
         value=b"v", version=version, nonce=b"n" * 16, session="s-2", is_deleted=False
@@ -144,14 +140,12 @@ def test_a_write_whose_condition_does_not_hold_is_refused(
     found: Entry | None, is_live: bool, expected: Condition, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="topics/a%20b"):
-        next_entry(
-            KEY, found, is_live=is_live, value=b"", expected=expected, session=None, nonce=NONCE
-        )
+        Write(KEY, b"", expected).next(found, is_live=is_live)
 
 
 @pytest.mark.parametrize("expected", [258, Expected.ANY])
 def test_a_deletion_leaves_a_tombstone_with_the_next_version(expected: Condition) -> None:
-    written = next_tombstone(KEY, ENTRY, is_live=True, expected=expected, nonce=b"n" * 16)
+    written = Write(KEY, None, expected, nonce=b"n" * 16).next(ENTRY, is_live=True)
 
     assert written == Entry(value=b"", version=259, nonce=b"n" * 16, session=None, is_deleted=True)
 
@@ -170,37 +164,35 @@ def test_a_deletion_whose_condition_does_not_hold_is_refused(
     found: Entry | None, is_live: bool, expected: Condition, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="topics/a%20b"):
-        next_tombstone(KEY, found, is_live=is_live, expected=expected, nonce=NONCE)
+        Write(KEY, None, expected).next(found, is_live=is_live)
 
 
 def test_a_refusal_names_the_version_that_the_entry_has() -> None:
     with pytest.raises(EntryExistsError) as exists:
-        next_entry(
-            KEY, ENTRY, is_live=True, value=b"", expected=Expected.NEW, session=None, nonce=NONCE
-        )
+        Write(KEY, b"", Expected.NEW).next(ENTRY, is_live=True)
     with pytest.raises(BadVersionError) as not_new:
-        next_tombstone(KEY, ENTRY, is_live=True, expected=Expected.NEW, nonce=NONCE)
+        Write(KEY, None, Expected.NEW).next(ENTRY, is_live=True)
 
     assert str(exists.value) == "the entry topics/a%20b exists, with version 258"
     assert str(not_new.value) == "the entry topics/a%20b has version 258, and none was expected"
 
 
 def test_a_required_version_is_that_of_the_live_entry() -> None:
-    require_version(KEY, ENTRY, is_live=True, version=258)
+    require_entry(KEY, ENTRY, is_live=True, expected=258)
 
     with pytest.raises(BadVersionError, match="has version 258, not 257"):
-        require_version(KEY, ENTRY, is_live=True, version=257)
+        require_entry(KEY, ENTRY, is_live=True, expected=257)
     with pytest.raises(NoEntryError):
-        require_version(KEY, ENTRY, is_live=False, version=258)
+        require_entry(KEY, ENTRY, is_live=False, expected=258)
 
 
 def test_a_value_and_a_timeout_out_of_range_are_refused() -> None:
-    require_value(b"v" * 524_288)
+    Write(KEY, b"v" * 524_288, Expected.ANY)
     require_timeout(0.2)
     require_timeout(3_600.0)
 
     with pytest.raises(ValueError, match="524289 bytes"):
-        require_value(b"v" * 524_289)
+        Write(KEY, b"v" * 524_289, Expected.ANY)
     for timeout_s in (0.19, 3_600.1, float("nan")):
         with pytest.raises(ValueError, match="timeout"):
             require_timeout(timeout_s)

@@ -19,14 +19,7 @@ from metadata.store_interface import (
     SessionLostError,
     Versioned,
 )
-from metadata.stored_entry import (
-    Entry,
-    live,
-    next_entry,
-    next_tombstone,
-    require_timeout,
-    require_version,
-)
+from metadata.stored_entry import Entry, Write, live, require_entry, require_timeout
 
 T = TypeVar("T")
 
@@ -135,10 +128,14 @@ class SimMetadata:
         """How many leaders were elected so far."""
         return len(self._entries.get(("leader",), ()))
 
-    def store(self, key: Key, entry: Entry) -> None:
+    def carry_out(self, write: Write) -> int:
+        """The new version of the entry."""
+        key, is_live = write.key, self.live(write.key, self.number) is not None
+        entry = write.next(self.found(key, self.number), is_live=is_live)
         self.number += 1
         self._entries.setdefault(key, []).append((self.number, entry))
         self._report([key])
+        return entry.version
 
     def keys(self, prefix: Key) -> list[Key]:
         size = len(prefix)
@@ -199,33 +196,13 @@ class SimMetadataStore:
             shared = self._shared
             if session is not None and not shared.is_session_live(session.id):
                 raise SessionLostError(f"the session {session.id} has ended")
-            entry = next_entry(
-                key,
-                shared.found(key, shared.number),
-                is_live=shared.live(key, shared.number) is not None,
-                value=value,
-                expected=expected,
-                session=None if session is None else session.id,
-                nonce=shared.number.to_bytes(16, "big"),
-            )
-            shared.store(key, entry)
-            return entry.version
+            session_id = None if session is None else session.id
+            return shared.carry_out(Write(key, value, expected, session_id))
 
         return self._written(write)
 
     def delete(self, key: Key, expected: Condition) -> None:
-        def write() -> None:
-            shared = self._shared
-            tombstone = next_tombstone(
-                key,
-                shared.found(key, shared.number),
-                is_live=shared.live(key, shared.number) is not None,
-                expected=expected,
-                nonce=shared.number.to_bytes(16, "big"),
-            )
-            shared.store(key, tombstone)
-
-        self._written(write)
+        self._written(lambda: self._shared.carry_out(Write(key, None, expected)))
 
     def scan(self, prefix: Key) -> Iterator[tuple[Key, Versioned[bytes]]]:
         at = self._moment_to_read()
@@ -239,7 +216,7 @@ class SimMetadataStore:
         shared = self._shared
         self._seen = shared.number
         is_live = shared.live(key, shared.number) is not None
-        require_version(key, shared.found(key, shared.number), is_live=is_live, version=version)
+        require_entry(key, shared.found(key, shared.number), is_live=is_live, expected=version)
 
     def watch(self, prefix: Key, changed: Callable[[], None]) -> Callable[[], None]:
         self._reach()

@@ -101,15 +101,12 @@ class MetadataTable:
         *,
         answer_s: float,
         elapsed_s: Callable[[], float],
-        pause: Callable[[float], object] = sleep,
     ) -> None:
-        """`pause` waits for some seconds between two attempts; it may return earlier."""
         self._name = name
         self._table = name.encode()
         self._gateways = gateways
         self._answer_s = answer_s
         self._elapsed_s = elapsed_s
-        self._pause = pause
 
     def require_exists(self) -> None:
         """Raises: MetadataUnavailableError: the table is missing, or has no family d."""
@@ -277,7 +274,7 @@ class MetadataTable:
                     raise MetadataUnavailableError(
                         f"the metadata store in HBase is unavailable: {error}"
                     ) from error
-            self._pause(pause_s)
+            sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 

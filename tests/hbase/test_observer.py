@@ -77,7 +77,7 @@ class Observed:
     def command(self, word: str, table: str = "message") -> list[str]:
         """Execute a command of the launcher once all rows are in the tables."""
         if self._store is not None:
-            self._store.flush()
+            self._store.wait_until_shared()
         return self.hbase.command(word, self.settings.prefix + table)
 
     def cells(self, table: str = "message") -> list[Cell]:
@@ -283,7 +283,7 @@ def test_with_wrong_arguments_all_rows_are_kept(hbase: LocalHBase) -> None:
     store = stores_of(settings)()
     key = message_key(prefix_of(AUDIT, 1), Offset(1, 1))
     store.write([(key, MessageRow(payload=b"x").to_bytes(key))])
-    store.flush()
+    store.wait_until_shared()
 
     hbase.command("flush", settings.prefix + "message")
     hbase.command("major", settings.prefix + "message")

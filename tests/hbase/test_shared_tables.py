@@ -67,7 +67,7 @@ class HBaseTables:
 
     def flush(self, store: HeldStore) -> None:
         store.gate.set()
-        store.inner.flush()
+        store.inner.wait_until_shared()
         store.gate.clear()
 
     def _opener(self, member: Identity | None, gate: Event, now_ms: int) -> HBaseOpener:

@@ -110,7 +110,7 @@ def test_answers_of_a_gateway_are_bounded(store: Engine, monkeypatch: pytest.Mon
     large = [(b"mns:topic:%04d" % number, bytes(1 << 20)) for number in range(400, 440)]
     for rows in (small, *([row] for row in large)):
         store.write(rows)
-    store.flush()
+    store.wait_until_shared()
     sizes = sizes_of_answers(monkeypatch)
 
     assert next(store.scan(large[0][0], b"n")) == large[:1]
@@ -125,7 +125,7 @@ def test_a_page_of_small_rows_takes_two_answers(
 ) -> None:
     assert isinstance(store, HBaseStore)
     store.write(ROWS)
-    store.flush()
+    store.wait_until_shared()
     sizes = sizes_of_answers(monkeypatch)
 
     assert (
@@ -205,7 +205,7 @@ def test_a_put_that_arrives_late_changes_nothing(open_store: OpenStore) -> None:
         store.write([(b"tns:topic:", b"old"), (b"mns:topic:0", b"goes")])
         late_ms = store._commits.timestamp_ms
         store.write([(b"tns:topic:", b"new"), (b"mns:topic:0", None)])
-        store.flush()
+        store.wait_until_shared()
 
         store._tables.put({b"tns:topic:": b"old", b"mns:topic:0": b"goes"}, late_ms)
 

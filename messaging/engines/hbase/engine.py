@@ -322,13 +322,6 @@ class HBaseStore:
             self._changed.wait_for(lambda: self._flushed >= number or self._failure is not None)
             self._require_sound()
 
-    def flush(self) -> None:
-        """Wait until all rows are in the tables. Raises: StoreError."""
-        self._enough.set()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_flushing)
-            self._require_sound()
-
     def close(self) -> None:
         with self._changed:
             self._is_closing = True

@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
 from cluster.forwarding import Owner
-from cluster.peers import PeerRefusedError, Peers
+from cluster.peers import PeerRefusedError, Peers, resolve_future
 from kernel.event_loop import Spawn
 from kernel.requests_and_replies import Reply, Request, Route
 from metadata.json_values import Fields
-from tuff.protocol.errors import TuffError
 from tuff.protocol.json_bodies import parse_json
 from tuff.protocol.media_types import JSON_REPLY_TYPE
 from tuff.protocol.operations import call_between_servers
@@ -33,9 +32,8 @@ CallHandler = Callable[[Fields], Awaitable[Mapping[str, object]]]
 class Calls:
     """Calls to the servers of the cluster, this one included. Lives on the event loop."""
 
-    def __init__(self, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX) -> None:
+    def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._answer_s_max = answer_s_max
         self._handlers: dict[str, CallHandler] = {}
 
     def serve(self, handlers: Mapping[str, CallHandler]) -> None:
@@ -74,7 +72,7 @@ class Calls:
                     "POST",
                     f"{PATH}/{name}",
                     body,
-                    within_s=min(within_s, self._answer_s_max),
+                    within_s=min(within_s, ANSWER_S_MAX),
                 )
             )
         except PeerRefusedError as error:
@@ -107,23 +105,6 @@ class SharedCall(Generic[T]):
                 await resolve_future(waiting, self._call())
         finally:
             self._is_running = False
-
-
-async def resolve_future(future: "asyncio.Future[T]", work: Awaitable[T]) -> None:
-    """Give the result of the work, or its exception, to a future that others wait for."""
-    try:
-        result = await work
-    except Exception as error:  # noqa: BLE001 - the callers get it
-        if not future.done():
-            future.set_exception(error)
-            if isinstance(error, TuffError):
-                future.exception()  # so that it is not reported if no caller waits
-    except BaseException:
-        future.cancel()
-        raise
-    else:
-        if not future.done():
-            future.set_result(result)
 
 
 def _route_handler(handler: CallHandler) -> Callable[[Request], Awaitable[Reply]]:

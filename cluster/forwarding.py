@@ -87,9 +87,7 @@ class Leader(Protocol):
         """
 
 
-def topic_route(
-    route: Route, ownership: Ownership, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
-) -> Route:
+def topic_route(route: Route, ownership: Ownership, peers: Peers) -> Route:
     """A route that forwards requests about topics that another server owns."""
     creates = route.operation.creates_subject
     if route.operation in (CREATE_TOPIC, DELETE_TOPIC):
@@ -102,27 +100,22 @@ def topic_route(
             return None  # this server refuses it as well as any
         return await ownership.owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
 
-    routed = _routed(route, owner_of, peers, StorageOutcomeUnknownError, answer_s_max)
-    return _asked_again(routed, ownership)
+    return _asked_again(server_route(route, owner_of, peers), ownership)
 
 
-def topics_route(
-    route: Route, ownership: Ownership, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
-) -> Route:
+def topics_route(route: Route, ownership: Ownership, peers: Peers) -> Route:
     """A route for waits for topics that several servers may own: all are asked at once, and
     the first that finds something answers."""
-    return route.wrapped(_TopicsWait(route, ownership, peers, WAIT_S_MAX + answer_s_max).answer)
+    return route.wrapped(_TopicsWait(route, ownership, peers).answer)
 
 
-def leader_route(
-    route: Route, leadership: Leader, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
-) -> Route:
+def leader_route(route: Route, leadership: Leader, peers: Peers) -> Route:
     """A route that forwards requests to the server that leads transactions."""
 
     async def owner_of(_request: Request) -> Owner | None:
         return leadership.leader()
 
-    return _routed(route, owner_of, peers, TransactionsUnavailableError, answer_s_max)
+    return server_route(route, owner_of, peers, doubtful=TransactionsUnavailableError)
 
 
 def server_route(
@@ -130,11 +123,35 @@ def server_route(
     owner_of: Callable[[Request], Awaitable[Owner | None]],
     peers: Peers,
     *,
-    answer_s_max: float = ANSWER_S_MAX,
+    doubtful: type[UnavailableError] = StorageOutcomeUnknownError,
 ) -> Route:
     """A route that forwards to the server that `owner_of` finds in a request; None: it is this
-    one."""
-    return _routed(route, owner_of, peers, StorageOutcomeUnknownError, answer_s_max)
+    one. `doubtful` is the error of a write whose outcome is unknown."""
+
+    async def handler(request: Request) -> Reply:
+        owner = await owner_of(request)
+        if owner is None:
+            return await route.handler(request)
+        if request.members is None:
+            return await forwarded(owner, request)
+        as_http = http_request(request, is_poll=route.operation is POLL)
+        return session_reply(await forwarded(owner, as_http))
+
+    async def forwarded(owner: Owner, request: Request) -> Reply:
+        target = _target_at(owner, route, request)
+        if request.wants_redirect:
+            return _redirect(owner, target)
+        forward, within_s = peers.forward, ANSWER_S_MAX
+        if _may_wait(request):
+            forward, within_s = peers.forward_poll, WAIT_S_MAX + ANSWER_S_MAX
+        try:
+            return await forward(
+                owner.url, route.operation.method, target, request, within_s=within_s
+            )
+        except PeerUnansweredError as error:
+            raise _unanswered(route, error, doubtful) from None
+
+    return route.wrapped(handler)
 
 
 def proven_route(
@@ -187,41 +204,6 @@ def target_of(path: str, request: Request) -> str:
     return "/".join(segments) + query
 
 
-def _routed(
-    route: Route,
-    owner_of: Callable[[Request], Awaitable[Owner | None]],
-    peers: Peers,
-    doubtful: type[UnavailableError],
-    answer_s_max: float,
-) -> Route:
-    """`doubtful` is the error of a write whose outcome is unknown."""
-
-    async def handler(request: Request) -> Reply:
-        owner = await owner_of(request)
-        if owner is None:
-            return await route.handler(request)
-        if request.members is None:
-            return await forwarded(owner, request)
-        as_http = http_request(request, is_poll=route.operation is POLL)
-        return session_reply(await forwarded(owner, as_http))
-
-    async def forwarded(owner: Owner, request: Request) -> Reply:
-        target = _target_at(owner, route, request)
-        if request.wants_redirect:
-            return _redirect(owner, target)
-        forward, within_s = peers.forward, answer_s_max
-        if _may_wait(request):
-            forward, within_s = peers.forward_poll, WAIT_S_MAX + answer_s_max
-        try:
-            return await forward(
-                owner.url, route.operation.method, target, request, within_s=within_s
-            )
-        except PeerUnansweredError as error:
-            raise _unanswered(route, error, doubtful) from None
-
-    return route.wrapped(handler)
-
-
 def _target_at(owner: Owner, route: Route, request: Request) -> str:
     """Raises: OwnershipMovingError: the request has been forwarded already."""
     if request.is_forwarded:
@@ -268,7 +250,6 @@ class _TopicsWait:
     route: Route
     ownership: Ownership
     peers: Peers
-    within_s: float
 
     async def answer(self, request: Request) -> Reply:
         by_owner: dict[Owner | None, dict[str, object]] = defaultdict(dict)
@@ -305,7 +286,11 @@ class _TopicsWait:
         target = _target_at(owner, self.route, request)
         try:
             reply = await self.peers.forward_poll(
-                owner.url, self.route.operation.method, target, part, within_s=self.within_s
+                owner.url,
+                self.route.operation.method,
+                target,
+                part,
+                within_s=WAIT_S_MAX + ANSWER_S_MAX,
             )
         except PeerUnansweredError as error:
             raise _unanswered(self.route, error, StorageOutcomeUnknownError) from None

@@ -7,10 +7,11 @@ executed, and decides what that means for its own caller.
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from ssl import SSLContext
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import aiohttp
 from yarl import URL
@@ -73,7 +74,6 @@ class Peers:
         self._requests = _Connections(spawn, tls)
         self._polls = _Connections(spawn, tls)
         self._calls = _Connections(spawn, tls)
-        self.polls_count = 0  # long polls under way, which mostly wait
 
     async def forward(
         self, base_url: str, method: str, target: str, request: Request, *, within_s: float
@@ -84,9 +84,8 @@ class Peers:
 
         Raises: PeerUnansweredError.
         """
-        sent = _Exchange(
-            base_url, method, target, self._forwarded_fields(request), request.body, within_s
-        )
+        fields = self._forwarded_fields(request)
+        sent = _Exchange(base_url, method, target, fields, request.body, within_s)
         return _reply(base_url, await self._requests.answer_of(sent))
 
     async def forward_poll(
@@ -94,14 +93,14 @@ class Peers:
     ) -> Reply:
         """Forward a read that may wait for long. If the caller gives up because its
         client has disconnected, the connection is closed, and the other server sees the same."""
-        sent = _Exchange(
-            base_url, method, target, self._forwarded_fields(request), request.body, within_s
-        )
-        self.polls_count += 1
-        try:
-            return _reply(base_url, await self._polls.answer_of(sent))
-        finally:
-            self.polls_count -= 1
+        fields = self._forwarded_fields(request)
+        sent = _Exchange(base_url, method, target, fields, request.body, within_s)
+        return _reply(base_url, await self._polls.answer_of(sent))
+
+    @property
+    def polls_count(self) -> int:
+        """Long polls under way, which mostly wait."""
+        return self._polls.under_way_count
 
     async def ask(
         self,
@@ -166,40 +165,32 @@ _Fields = list[tuple[str, str]]
 _RawReply = tuple[int, _Fields, bytes]
 
 
+@dataclass(frozen=True, slots=True)
 class _Exchange:
     """One request to another server, and its answer."""
 
-    def __init__(
-        self,
-        base_url: str,
-        method: str,
-        target: str,
-        fields: Mapping[str, str],
-        body: bytes,
-        within_s: float,
-    ) -> None:
-        self.base_url = base_url
-        self._method = method
-        self._target = target
-        self._fields = fields
-        self._body = body
-        self._within_s = within_s
+    base_url: str
+    method: str
+    target: str
+    fields: Mapping[str, str]
+    body: bytes
+    within_s: float
 
     async def answer(self, session: aiohttp.ClientSession) -> _RawReply:
         """Send the request once. Needs a task. Raises: PeerUnansweredError."""
-        if self._method != "GET":
+        if self.method != "GET":
             await notice_closed_connections()
         if session.closed:
             raise PeerUnansweredError("this server is stopping", was_sent=False)
-        large = len(self._body) > _JOINED_BYTES_MAX
+        large = len(self.body) > _JOINED_BYTES_MAX
         try:
             async with session.request(
-                self._method,
-                URL(self.base_url.rstrip("/") + self._target, encoded=True),
-                data=BytesIO(self._body) if large else self._body or None,
-                headers=self._fields,
+                self.method,
+                URL(self.base_url.rstrip("/") + self.target, encoded=True),
+                data=BytesIO(self.body) if large else self.body or None,
+                headers=self.fields,
                 skip_auto_headers=_NOT_ADDED,
-                timeout=aiohttp.ClientTimeout(total=self._within_s, connect=CONNECT_S_MAX),
+                timeout=aiohttp.ClientTimeout(total=self.within_s, connect=CONNECT_S_MAX),
                 allow_redirects=False,
             ) as reply:
                 body = await reply.read()
@@ -223,7 +214,7 @@ class _Connections:
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
-        self._under_way: defaultdict[str, set[_Attempt[_RawReply]]] = defaultdict(set)
+        self._under_way: defaultdict[str, set[asyncio.Future[_RawReply]]] = defaultdict(set)
 
     async def answer_of(self, sent: _Exchange) -> _RawReply:
         """Raises: PeerUnansweredError."""
@@ -237,22 +228,28 @@ class _Connections:
                 ssl=self._tls or True,
             )
             self._session = new_session(connector, auto_decompress=False)
-        attempt = _Attempt(sent.answer(self._session))
-        self._spawn(attempt.run())
-        attempts = self._under_way[sent.base_url]
-        attempts.add(attempt)
+        done: asyncio.Future[_RawReply] = asyncio.get_running_loop().create_future()
+        self._spawn(_run(sent, self._session, done))
+        under_way = self._under_way[sent.base_url]
+        under_way.add(done)
         try:
-            return await attempt.result()
+            return await done
         finally:
-            attempts.discard(attempt)
+            done.cancel()  # if the caller gave up
+            under_way.discard(done)
+
+    @property
+    def under_way_count(self) -> int:
+        return sum(map(len, self._under_way.values()))
 
     def drop(self, base_url: str) -> None:
-        for attempt in self._under_way.pop(base_url, ()):
-            attempt.fail(
-                PeerUnansweredError(
-                    f"server {base_url} left the cluster before it answered", was_sent=True
+        for done in self._under_way.pop(base_url, ()):
+            if not done.done():
+                done.set_exception(
+                    PeerUnansweredError(
+                        f"server {base_url} left the cluster before it answered", was_sent=True
+                    )
                 )
-            )
 
     async def close(self) -> None:
         self._is_closed = True
@@ -260,53 +257,34 @@ class _Connections:
             await self._session.close()
 
 
-class _Attempt(Generic[T]):
-    """Runs a coroutine in a task of its own: aiohttp needs one, and a handler runs without
-    (`kernel.event_loop.LightTask`). It ends when its caller gives up."""
+async def _run(
+    sent: _Exchange, session: aiohttp.ClientSession, done: "asyncio.Future[_RawReply]"
+) -> None:
+    """What the task of an exchange runs: aiohttp needs one, and a handler runs without
+    (`kernel.event_loop.LightTask`). The task ends when `done` has ended otherwise."""
+    task = asyncio.current_task()
+    assert task is not None
+    if done.done():  # the caller gave up before the task began
+        return
+    done.add_done_callback(lambda _: task.cancel())
+    await resolve_future(done, sent.answer(session))
 
-    def __init__(self, work: Coroutine[object, object, T]) -> None:
-        self._work = work
-        self._done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._task: asyncio.Task[object] | None = None
 
-    async def run(self) -> None:
-        """What the task runs."""
-        if self._done.done():  # the caller gave up before the task began
-            self._work.close()
-            return
-        self._task = asyncio.current_task()
-        try:
-            result = await self._work
-        except asyncio.CancelledError:
-            if not self._done.done():
-                self._done.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 - the caller gets it
-            if not self._done.done():
-                self._done.set_exception(error)
-        else:
-            if not self._done.done():
-                self._done.set_result(result)
-
-    def fail(self, error: PeerUnansweredError) -> None:
-        """End it with this error, unless it has ended."""
-        if not self._done.done():
-            self._done.set_exception(error)
-            if self._task is not None:
-                self._task.cancel()
-
-    async def result(self) -> T:
-        """What the coroutine returns or raises."""
-        try:
-            return await self._done
-        finally:
-            if not self._done.done() or self._done.cancelled():
-                self._give_up()
-
-    def _give_up(self) -> None:
-        self._done.cancel()
-        if self._task is not None:
-            self._task.cancel()
+async def resolve_future(future: "asyncio.Future[T]", work: Awaitable[T]) -> None:
+    """Give the result of the work, or its exception, to a future that others wait for."""
+    try:
+        result = await work
+    except Exception as error:  # noqa: BLE001 - the callers get it
+        if not future.done():
+            future.set_exception(error)
+            if isinstance(error, TuffError):
+                future.exception()  # so that it is not reported if no caller waits
+    except BaseException:
+        future.cancel()
+        raise
+    else:
+        if not future.done():
+            future.set_result(result)
 
 
 def _forwarded_fields(request: Request) -> dict[str, str]:

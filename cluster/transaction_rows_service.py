@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 from typing import Any, TypeVar
 
-from cluster.calls import CallHandler, resolve_future
+from cluster.calls import CallHandler
 from cluster.forwarding import Owner, Ownership
+from cluster.peers import resolve_future
 from cluster.transactions_client import TransactionsClient
 from kernel import request_bodies
 from kernel.event_loop import Spawn, settle

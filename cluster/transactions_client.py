@@ -14,9 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from cluster.calls import Calls, SharedCall, resolve_future
+from cluster.calls import Calls, SharedCall
 from cluster.forwarding import Leader
-from cluster.peers import PeerUnansweredError
+from cluster.peers import PeerUnansweredError, resolve_future
 from kernel.event_loop import Spawn
 from kernel.owner_floor import Identity
 from kernel.requests_and_replies import Caller

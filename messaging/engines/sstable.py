@@ -65,19 +65,15 @@ class TableLayout:
 
 def read_layout(data: Readable) -> TableLayout:
     """The data blocks of a table, found with its index, or one after the other if it is damaged."""
-    damages: list[tuple[int, str]] = []
     try:
-        metaindex, index = _footer(data)
-        blocks = [Block(*_handle(value, 0)[0]) for _, value in _whole_entries(data, index)]
-        rest = _outer_damage(data, [*blocks, metaindex, index])
+        blocks = [block for _, block in read_ranges(data)]
     except MalformedError as error:
-        damages.append((max(len(data) - FOOTER_SIZE, 0), f"the index can't be read: {error}"))
+        damages = [(max(len(data) - FOOTER_SIZE, 0), f"the index can't be read: {error}")]
         blocks, stop = _walk(data)
         if stop is not None:
             damages.append((stop, "no further block can be found from here on"))
         return TableLayout(blocks, damages, is_cut=stop is not None or not blocks)
-    damages += rest
-    return TableLayout([_checked(data, block) for block in blocks], damages)
+    return TableLayout(blocks, _outer_damage(data, blocks))
 
 
 def read_ranges(data: Readable) -> list[tuple[bytes, Block]]:
@@ -118,7 +114,7 @@ def _whole_entries(data: Readable, block: Block) -> list[tuple[bytes, bytes]]:
 
 def _outer_damage(data: Readable, blocks: Sequence[Block]) -> list[tuple[int, str]]:
     """The damages outside of data blocks, and bytes that belong to no block."""
-    *_, metaindex, _index = blocks
+    metaindex, index = _footer(data)
     damages = []
     at = 0
     try:
@@ -126,7 +122,7 @@ def _outer_damage(data: Readable, blocks: Sequence[Block]) -> list[tuple[int, st
     except MalformedError as error:
         damages.append((metaindex.offset, f"the metaindex is damaged: {error}"))
         filters = []
-    for block in sorted([*blocks, *filters], key=lambda block: block.offset):
+    for block in sorted([*blocks, *filters, metaindex, index], key=lambda block: block.offset):
         if block.offset != at:
             damages.append((at, "bytes that belong to no block"))
         at = block.offset + block.size + _TRAILER.size

@@ -9,44 +9,11 @@ one whose table file is gone.
 
 from collections.abc import Generator
 from contextlib import closing
-from typing import Protocol
+from typing import Any
 
 Rows = Generator[tuple[bytes, bytes], None, None]
-
-
-class RawIterator(Protocol):
-    """plyvel's raw iterator; each step raises plyvel's errors."""
-
-    def seek(self, target: bytes, /) -> None:
-        """Go to the first row whose key is not before this one."""
-
-    def seek_to_last(self) -> None:
-        """Go to the last row."""
-
-    def valid(self) -> bool:
-        """Whether the iterator is at a row."""
-
-    def key(self) -> bytes:
-        """The row's key."""
-
-    def value(self) -> bytes:
-        """The row's value."""
-
-    def next(self) -> None:
-        """Go to the next row."""
-
-    def prev(self) -> None:
-        """Go to the row before."""
-
-    def close(self) -> None:
-        """Release it."""
-
-
-class Source(Protocol):
-    """A plyvel database, or a snapshot of one."""
-
-    def raw_iterator(self, *, verify_checksums: bool, fill_cache: bool) -> RawIterator:
-        """A new iterator, at no row yet."""
+Source = Any  # a plyvel database, or a snapshot of one; plyvel has no types
+RawIterator = Any  # plyvel's raw iterator, each of whose steps raises plyvel's errors
 
 
 def scan(

@@ -110,7 +110,7 @@ class Bench:
             bare = deploy(settings_of(self._hbase.ports)).prefix
             with closing(stores_of(place)()) as store, self._table(bare) as table:
                 sides = (partial(_write, store, _rows(size)), partial(_put, table, _rows(size)))
-                found[f"publish {size}"] = self._measure(*sides, finish=store.flush)
+                found[f"publish {size}"] = self._measure(*sides, finish=store.wait_until_shared)
         return found
 
     def poll(self) -> dict[str, Row]:

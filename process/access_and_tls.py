@@ -1,14 +1,13 @@
 """What protects the server: the access file and TLS, as far as they are set."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from kernel.event_loop import InThread
 from process.access_guard import AccessGuard
 from process.health import Check, Status
-from process.metrics import Gauge
+from process.metrics import Metric, gauge
 from process.settings import ServerSettings, Settings, SettingsError
 from process.tls import ServerTls
 from process.watched_files import WatchedFileError
@@ -58,24 +57,18 @@ class Security:
         parts = {"access": self.access, "tls": self.tls}
         return {name: part.check() for name, part in parts.items() if part is not None}
 
-    def gauges(self) -> list[Gauge]:
-        """What the metrics say of the files that are set."""
-        ok = [
-            Gauge(
+    def metrics(self) -> Iterator[Metric]:
+        """The metrics of the files that are set."""
+        if checks := self.checks():
+            yield Metric(
                 "protection_ok",
                 "Whether the check of the access file or of TLS is ok.",
-                partial(self._is_ok, name),
-                labels=(("check", name),),
+                [((name,), float(each.status is Status.OK)) for name, each in checks.items()],
+                ("check",),
             )
-            for name in self.checks()
-        ]
-        if self.tls is None:
-            return ok
-        text = "In how many days the certificate of the server expires; negative once it has."
-        return [*ok, Gauge("tls_certificate_days", text, self.tls.certificate_days)]
-
-    def _is_ok(self, name: str) -> float:
-        return float(self.checks()[name].status is Status.OK)
+        if self.tls is not None:
+            text = "In how many days the certificate of the server expires; negative once it has."
+            yield gauge("tls_certificate_days", text, self.tls.certificate_days())
 
 
 def _access_guard(

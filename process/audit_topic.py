@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from kernel.log_events import event
 from kernel.requests_and_replies import PROBLEM_TYPE, Call, Caller, Handler, Reply, Request, Route
 from process.access_guard import AccessGuard
 from process.health import Check, Status
-from process.metrics import Gauge
+from process.metrics import Metric, counter, gauge
 from tuff.protocol.errors import (
     ForbiddenError,
     InternalError,
@@ -253,27 +253,22 @@ class AuditTopic:
             "the audit topic can't be written",
         )
 
-    def gauges(self) -> list[Gauge]:
+    def metrics(self) -> Iterator[Metric]:
         """Metrics of the audit topic."""
-        return [
-            Gauge(
-                "audit_messages_written",
-                "Messages that are durable in the audit topic.",
-                lambda: self.written_count,
-                is_counter=True,
-            ),
-            Gauge(
-                "audit_messages_lost",
-                "Audit messages that were logged, since the audit topic could not be written.",
-                lambda: self.lost_count,
-                is_counter=True,
-            ),
-            Gauge(
-                "audit_messages_waiting",
-                "Audit messages that wait to be written.",
-                lambda: len(self._waiting),
-            ),
-        ]
+        yield counter(
+            "audit_messages_written",
+            "Messages that are durable in the audit topic.",
+            self.written_count,
+        )
+        yield counter(
+            "audit_messages_lost",
+            "Audit messages that were logged, since the audit topic could not be written.",
+            self.lost_count,
+        )
+        waiting_count = len(self._waiting)
+        yield gauge(
+            "audit_messages_waiting", "Audit messages that wait to be written.", waiting_count
+        )
 
 
 def _result_of(operation: str, reply: Reply | Exception) -> str:

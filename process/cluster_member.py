@@ -39,9 +39,9 @@ from metadata.member_records import ServerInfo
 from metadata.store_interface import MetadataError, MetadataStore
 from metadata.topic_owner_records import OwnerRecords
 from metadata.topic_records import TopicRecords
-from process import cluster_metrics
+from process.cluster_metrics import of_cluster
 from process.cluster_transactions import ClusterTransactions
-from process.metrics import Gauge
+from process.metrics import Metric
 from tuff.protocol.errors import (
     StartingError,
     TransactionsUnavailableError,
@@ -228,9 +228,9 @@ class ClusterMember:
         """Whether this server has joined, and can't prove now that it is still a member."""
         return self._joined is not None and not self._joined.membership.metadata_session.is_live
 
-    def gauges(self) -> list[Gauge]:
+    def metrics(self) -> Iterable[Metric]:
         """The metrics of this server in its cluster."""
-        return cluster_metrics.gauges(lambda: self._joined, self._counts, self._reach)
+        return of_cluster(self._joined, self._counts, self._reach)
 
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         """The owner of a topic; None: this server."""

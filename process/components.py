@@ -6,7 +6,7 @@ permits when it is opened, and the transaction service gets the message rows.
 
 import asyncio
 import logging
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from messaging.log.state_in_memory import OpenStore, StoreState
 from messaging.service import MessagingService
 from messaging.write.write_queue import WriteQueue
 from metadata.store_interface import MetadataError
-from process import backup_stream, health, metrics, session_connection
+from process import backup_stream, health, scraped_metrics, session_connection
 from process.access_and_tls import Security
 from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts
@@ -34,6 +34,7 @@ from process.engine_choice import new_store_refusal, store_end_file, store_opene
 from process.health import Check, Status
 from process.http_connection import HttpService
 from process.listener import Listener
+from process.metrics import Metric, Metrics, counter, gauge
 from process.routes import (
     message_routes,
     process_routes,
@@ -97,7 +98,7 @@ class Components:
         self._is_open = False
         self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
-        self._metrics = metrics.Metrics()
+        self._metrics = Metrics()
         self._arrivals = Arrivals()
         self._message_writes = self._timed_thread("store-writer")
         self._disks = self._make_disks()
@@ -128,7 +129,7 @@ class Components:
         self._dispatcher = self._make_dispatcher()
         self._sessions: session_connection.Sessions | None = None  # once there is a listener
         self._open_connections: Sized = ()
-        self._register_gauges()
+        self._lags = scraped_metrics.LagReader(self.messaging)
 
     def _make_dispatcher(self) -> Dispatcher:
         # The audit records what the check of access refuses, and spans include both.
@@ -141,42 +142,51 @@ class Components:
             watches=[each.watch for each in watching],
         )
 
-    def _register_gauges(self) -> None:
-        metrics.register_gauges(
-            self._metrics,
-            self.messaging,
-            self.transactions,
-            self._clock,
-            is_store_up=lambda: self._check_storage().status is not Status.DOWN,
-            under_way=lambda: self._admission.under_way,
-            oldest_message_write_s=self._message_writes.oldest_s,
-            oldest_log_write_s=self._log_writes.oldest_s,
-            disks=self._disks.by_store,
-            more=[
-                *(() if self.cluster is None else self.cluster.gauges()),
-                *(() if self._audit is None else self._audit.gauges()),
-                *self._security.gauges(),
-                *self._own_gauges(),
-            ],
-        )
-
-    def _own_gauges(self) -> list[metrics.Gauge]:
+    async def _read_metrics(self) -> list[Metric]:
+        lags = await self._lags.read()
         return [
-            metrics.Gauge(
-                "backups_damaged",
-                "Backups that were given up for a damaged row.",
-                lambda: float(self._backups.damaged_count),
-                is_counter=True,
-            ),
-            metrics.Gauge(
-                "connections", "Open connections.", lambda: float(len(self._open_connections))
-            ),
-            metrics.Gauge(
-                "connections_max",
-                "Connections that the server takes; further ones get 429.",
-                lambda: float(self._settings.server.max_connections),
-            ),
+            *scraped_metrics.of_transactions(self.transactions),
+            *scraped_metrics.of_messages(self.messaging, self._clock),
+            *self._own_metrics(),
+            *self._disks.metrics(),
+            *(() if self.cluster is None else self.cluster.metrics()),
+            *(() if self._audit is None else self._audit.metrics()),
+            *self._security.metrics(),
+            scraped_metrics.build_info(),
+            *scraped_metrics.of_topics(self.messaging.topics.figures()),
+            *scraped_metrics.of_lags(lags),
         ]
+
+    def _own_metrics(self) -> Iterator[Metric]:
+        is_up = self._check_storage().status is not Status.DOWN
+        yield gauge("store_up", "1 while messages can be stored and read.", float(is_up))
+        yield gauge(
+            "requests_under_way",
+            "Requests that wait for their answer, polls too.",
+            self._admission.under_way,
+        )
+        yield gauge(
+            "store_oldest_write_seconds",
+            "For how long the oldest write of messages is under way; 0 when there is none.",
+            self._message_writes.oldest_s(),
+        )
+        yield gauge(
+            "log_oldest_write_seconds",
+            "For how long the oldest write to the transaction log is under way; 0 when there is "
+            "none.",
+            self._log_writes.oldest_s(),
+        )
+        yield counter(
+            "backups_damaged",
+            "Backups that were given up for a damaged row.",
+            self._backups.damaged_count,
+        )
+        yield gauge("connections", "Open connections.", len(self._open_connections))
+        yield gauge(
+            "connections_max",
+            "Connections that the server takes; further ones get 429.",
+            self._settings.server.max_connections,
+        )
 
     def listener(self) -> Listener:
         """A listener that serves every route."""
@@ -216,7 +226,11 @@ class Components:
         ]
         if self.cluster is not None:
             routes = self.cluster.routed(routes, self.transactions)
-        return [*routes, *self._health_routes(), *process_routes(self._settings, self._metrics)]
+        return [
+            *routes,
+            *self._health_routes(),
+            *process_routes(self._settings, self._metrics, self._read_metrics),
+        ]
 
     def _health_routes(self) -> list[Route]:
         def started() -> bool:

@@ -7,7 +7,7 @@ query at a time, and the last answer counts.
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from kernel.event_loop import InThread, Spawn
 from kernel.log_events import event
 from messaging.engines.space_on_disk import DiskSpace, SpaceOnDisk
 from process.health import Check, Status, worst_of
+from process.metrics import Metric
 from process.spare_file import keep_spare_file, release_spare_file, spare_file_bytes
 
 # Bytes of free space below which no more messages are accepted. LevelDB's log has up to two write
@@ -268,6 +269,36 @@ class DiskMonitor:
         disk = self.by_store.get("messages")
         if disk is not None:
             await disk.release_spare()
+
+    def metrics(self) -> Iterator[Metric]:
+        """The metrics of the disk of each store."""
+        known = [
+            ((name,), disk.space) for name, disk in self.by_store.items() if disk.space is not None
+        ]
+        yield Metric(
+            "disk_free_bytes",
+            "Free space on the disk of a store; no sample while that is unknown.",
+            [(store, space.free_bytes) for store, space in known],
+            ("store",),
+        )
+        yield Metric(
+            "disk_size_bytes",
+            "Size of the file system of a store; no sample while that is unknown.",
+            [(store, space.size_bytes) for store, space in known],
+            ("store",),
+        )
+        yield Metric(
+            "disk_reserve_bytes",
+            "Space that is kept free on the disk of a store; with less, no messages are taken.",
+            [(store, space.reserve_bytes) for store, space in known],
+            ("store",),
+        )
+        yield Metric(
+            "disk_unanswered_seconds",
+            "For how long a query of the free space has no answer; 0 when there is none.",
+            [((name,), disk.unanswered_s) for name, disk in self.by_store.items()],
+            ("store",),
+        )
 
     def check(self) -> Check:
         """The health of the worse disk."""

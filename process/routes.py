@@ -1,6 +1,7 @@
 """All routes of the server, and what stands before their handlers."""
 
 import json
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -65,11 +66,15 @@ def routes_of_transactions(
     ]
 
 
-def process_routes(settings: Settings, collected: metrics.Metrics) -> list[Route]:
+def process_routes(
+    settings: Settings,
+    histograms: metrics.Metrics,
+    read_metrics: Callable[[], Awaitable[Iterable[metrics.Metric]]],
+) -> list[Route]:
     """The routes that ask neither component."""
     return [
         session_connection.route(),
-        *metrics.routes(collected),
+        *metrics.routes(histograms, read_metrics),
         *settings_reply.routes(settings),
         *console_files.routes(),
         _openapi_route(),

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts
-from process.cluster_metrics import gauges
+from process.cluster_metrics import of_cluster
 from tests.http.calls import Topic, begin, ids
 from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
@@ -106,7 +106,7 @@ def _of_cluster() -> dict[str, set[str]]:
         spawn=lambda work: work.close(),
         elapsed_s=lambda: 0.0,
     )
-    found = gauges(lambda: None, RequestCounts(), reach)
+    found = of_cluster(None, RequestCounts(), reach)
     names = {f"tuff_{each.name}{'_total' if each.is_counter else ''}": set() for each in found}
     return names | {"tuff_tls_certificate_days": set()}  # tests/http/test_server_tls.py
 

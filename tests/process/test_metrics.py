@@ -1,7 +1,7 @@
 """A scrape shows histograms, gauges, and figures of topics and positions."""
 
 import asyncio
-from functools import partial
+from collections.abc import Iterable
 
 import pytest
 from prometheus_client.openmetrics.parser import (
@@ -14,8 +14,9 @@ from messaging.groups.share_coordinator import ShareGroupLag
 from messaging.read.counts import MessageCount
 from messaging.read.lost_messages import GroupKind, GroupName, LossCause, LossKey
 from messaging.retention.holds_and_positions import PositionLag
-from process import metrics
-from process.metrics import Gauge, LagReader, Lags, Metrics, no_lags
+from process import scraped_metrics
+from process.metrics import Metric, Metrics, counter, gauge
+from process.scraped_metrics import LagReader, Lags, of_lags, of_topics
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.errors import StorageUnavailableError
 from tuff.protocol.ids import TopicId
@@ -23,8 +24,8 @@ from tuff.protocol.ids import TopicId
 TOPIC = TopicId("default", "t")
 
 
-async def _samples(metrics: Metrics) -> dict[str, float]:
-    text, _ = await metrics.text()
+def _samples(metrics: Metrics, read: Iterable[Metric] = ()) -> dict[str, float]:
+    text, _ = metrics.text(read)
     families = text_string_to_metric_families(text.decode())
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
@@ -33,12 +34,12 @@ async def _samples(metrics: Metrics) -> dict[str, float]:
     }
 
 
-async def test_each_bucket_counts_what_is_at_most_its_bound() -> None:
+def test_each_bucket_counts_what_is_at_most_its_bound() -> None:
     metrics = Metrics()
     for value in (1, 2, 2, 3, 100_000):
         metrics.observe("store_batch_requests", value)
 
-    shown = await _samples(metrics)
+    shown = _samples(metrics)
 
     name = "tuff_store_batch_requests"
     counts = [shown[f"{name}_bucket {bound}"] for bound in ("1.0", "2.0", "4.0", "+Inf")]
@@ -46,24 +47,24 @@ async def test_each_bucket_counts_what_is_at_most_its_bound() -> None:
     assert (shown[f"{name}_count"], shown[f"{name}_sum"]) == (5, 100_008)
 
 
-async def test_requests_are_counted_by_operation_and_class_of_status() -> None:
+def test_requests_are_counted_by_operation_and_class_of_status() -> None:
     metrics = Metrics()
     metrics.observe_request("GET /a", 200, 0.5)
     metrics.observe_request("GET /a", 204, 0.5)
     metrics.observe_request("GET /a", 503, 0.5)
 
-    shown = await _samples(metrics)
+    shown = _samples(metrics)
 
     counts = [shown[f"tuff_request_seconds_count GET /a {kind}"] for kind in ("2xx", "5xx")]
     assert counts == [2, 1]
 
 
-def _lags(*, behind_ms: int) -> Lags:
+def _lags() -> Lags:
     unread = MessageCount(5, is_lower_bound=True, oldest_ms=6_000)
     position = PositionLag(
         topic=TOPIC,
         name="report",
-        behind_ms=behind_ms,
+        behind_ms=2_000,
         updated_at_ms=9_000,
         unread=MessageCount(),
     )
@@ -83,22 +84,10 @@ def _lags(*, behind_ms: int) -> Lags:
     return Lags([position], [group], [share_group], [(TOPIC, unread)], now_ms=10_000, lost=lost)
 
 
-async def test_figures_are_read_at_each_scrape() -> None:
-    metrics = Metrics()
-    held = [1.0]
+def test_a_scrape_shows_topics_readers_and_losses() -> None:
+    read = [gauge("open", "Open.", 2), counter("done", "D.", 3)]
 
-    async def lags() -> Lags:
-        return _lags(behind_ms=round(held[0] * 1000))
-
-    metrics.watch(
-        [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, is_counter=True)],
-        lambda: [(TOPIC, 2, 7)],
-        lags,
-    )
-    await _samples(metrics)
-    held[0] = 2.0
-
-    shown = await _samples(metrics)
+    shown = _samples(Metrics(), [*read, *of_topics([(TOPIC, 2, 7)]), *of_lags(_lags())])
 
     assert (shown["tuff_open"], shown["tuff_done_total"]) == (2, 3)
     assert shown["tuff_topic_messages_total default t"] == 2
@@ -117,23 +106,18 @@ async def test_figures_are_read_at_each_scrape() -> None:
     assert shown["tuff_share_group_lost_messages_total truncated s other default:t"] == 6
 
 
-async def test_figures_of_one_name_differ_in_their_labels_and_one_may_be_unknown() -> None:
-    metrics = Metrics()
-    found = {"a": 5.0, "b": None, "c": 7.0}
-    gauges = [
-        Gauge("space", "Space.", partial(found.get, name), labels=(("at", name),)) for name in found
-    ]
-    metrics.watch(gauges, tuple, no_lags)
+def test_samples_of_one_name_differ_in_their_labels_and_a_value_may_be_unknown() -> None:
+    space = Metric("space", "Space.", [(("a",), 5.0), (("c",), 7.0)], ("at",))
 
-    text = (await metrics.text())[0].decode()
+    text = Metrics().text([space, gauge("epoch", "Epoch.", None)])[0].decode()
 
-    samples = [line for line in text.splitlines() if line.startswith("tuff_space")]
+    samples = [line for line in text.splitlines() if line.startswith(("tuff_space", "tuff_epoch"))]
     assert samples == ['tuff_space{at="a"} 5.0', 'tuff_space{at="c"} 7.0']
-    assert text.count("# TYPE tuff_space gauge") == 1
+    assert text.count("# TYPE tuff_space gauge") == text.count("# TYPE tuff_epoch gauge") == 1
 
 
-async def test_the_process_has_the_usual_metrics() -> None:
-    shown = await _samples(Metrics())
+def test_the_process_has_the_usual_metrics() -> None:
+    shown = _samples(Metrics())
 
     usual = {
         "process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds",
@@ -154,7 +138,7 @@ async def test_a_store_that_is_down_or_hangs_hides_no_other_metric(
         reader = LagReader(service)
         shown = await reader.read()
         with monkeypatch.context() as patched:
-            patched.setattr(metrics, "LAGS_WITHIN_S", 0.0)
+            patched.setattr(scraped_metrics, "LAGS_WITHIN_S", 0.0)
             hangs: list[asyncio.Future[object]] = []
             patched.setattr(service.store, "in_thread_read", lambda _: _hanging(hangs))
             hung = [await reader.read() for _ in range(2)]
@@ -176,12 +160,10 @@ def _hanging(hangs: list[asyncio.Future[object]]) -> asyncio.Future[object]:
     return hangs[-1]
 
 
-async def test_topics_above_the_bound_have_no_series_and_count_in_the_sum() -> None:
-    metrics = Metrics()
+def test_topics_above_the_bound_have_no_series_and_count_in_the_sum() -> None:
     topics = [(TopicId("default", f"t{number:04}"), 2, 10) for number in range(1_001)]
-    metrics.watch([], lambda: reversed(topics), no_lags)
 
-    shown = await _samples(metrics)
+    shown = _samples(Metrics(), of_topics(reversed(topics)))
 
     series = [name for name in shown if name.startswith("tuff_topic_messages_total")]
     assert len(series) == 1_000
@@ -190,12 +172,12 @@ async def test_topics_above_the_bound_have_no_series_and_count_in_the_sum() -> N
     assert shown["tuff_published_bytes_total"] == 10_010
 
 
-async def test_openmetrics_is_sent_where_the_scrape_asks_for_it() -> None:
-    metrics = Metrics()
-    metrics.watch([Gauge("done", "D.", lambda: 3, is_counter=True)], tuple, no_lags)
+def test_openmetrics_is_sent_where_the_scrape_asks_for_it() -> None:
+    read = [counter("done", "D.", 3)]
+    accept = "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
 
-    plain, plain_type = await metrics.text("text/html")
-    text, content_type = await metrics.text("application/openmetrics-text;version=1.0.0,*/*;q=0.1")
+    plain, plain_type = Metrics().text(read, accept="text/html")
+    text, content_type = Metrics().text(read, accept=accept)
 
     assert plain_type.startswith("text/plain; version=0.0.4")
     assert b"# EOF" not in plain

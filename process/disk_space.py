@@ -131,6 +131,10 @@ class Disk:
             "to delete messages; free some space outside of it, or enlarge the disk"
         )
 
+    def free_bytes(self) -> int | None:
+        """The free space by the last answer; None if it is unknown."""
+        return None if self.space is None else self.space.free_bytes
+
     async def release_spare(self) -> None:
         """Remove the spare file, if there is one and the space is needed, and look again."""
         if self.lack_of_last() is None:
@@ -150,7 +154,7 @@ class Disk:
         return DiskSpace(
             name=name,
             directory=str(self._directory),
-            free_bytes=None if space is None else space.free_bytes,
+            free_bytes=self.free_bytes(),
             size_bytes=None if space is None else space.size_bytes,
             reserve_bytes=None if space is None else space.reserve_bytes,
             spare_bytes=None if space is None else space.spare_bytes,
@@ -235,40 +239,20 @@ class DiskMonitor:
                     await disk.answered.wait()
 
     def for_messages(self) -> SpaceOnDisk:
-        """What the message store knows of its disk."""
+        """What the message store knows of its disk, and of all disks."""
+        disk = self.by_store.get("messages")
+        if disk is None:
+            return SpaceOnDisk(disks=self._shown)
         return SpaceOnDisk(
-            lack=self.lack_of_space,
-            lack_of_last=self.lack_of_last_space,
-            free_bytes=self.free_bytes,
-            release_spare=self.release_spare,
-            disks=self.shown,
+            lack=disk.lack,
+            lack_of_last=disk.lack_of_last,
+            free_bytes=disk.free_bytes,
+            release_spare=disk.release_spare,
+            disks=self._shown,
         )
 
-    def shown(self) -> list[DiskSpace]:
-        """The space of each disk, for people."""
+    def _shown(self) -> list[DiskSpace]:
         return [disk.shown(name) for name, disk in self.by_store.items()]
-
-    def lack_of_space(self) -> str | None:
-        """Why no more messages should be taken, in a sentence; None if there is space."""
-        disk = self.by_store.get("messages")
-        return None if disk is None else disk.lack()
-
-    def lack_of_last_space(self) -> str | None:
-        """Why not even messages should be deleted, in a sentence; None if they may be."""
-        disk = self.by_store.get("messages")
-        return None if disk is None else disk.lack_of_last()
-
-    def free_bytes(self) -> int | None:
-        """The free space on the disk of messages; None if it is unknown, or if there is none."""
-        disk = self.by_store.get("messages")
-        return None if disk is None or disk.space is None else disk.space.free_bytes
-
-    async def release_spare(self) -> None:
-        """Give what makes room on the disk of messages the space of the spare file, if that is
-        needed."""
-        disk = self.by_store.get("messages")
-        if disk is not None:
-            await disk.release_spare()
 
     def metrics(self) -> Iterator[Metric]:
         """The metrics of the disk of each store."""

@@ -90,7 +90,7 @@ async def test_the_last_answer_counts_while_a_disk_hangs() -> None:
         "them or shorten their time to live, or enlarge the disk"
     )
     full = Check(Status.DOWN, lack, "full /data/messages")
-    assert (disks.lack_of_space(), disks.check()) == (lack, full)
+    assert (disks.for_messages().lack(), disks.check()) == (lack, full)
 
     await asked.ask(disks)
     asked.now_s += 4.9
@@ -102,7 +102,7 @@ async def test_the_last_answer_counts_while_a_disk_hangs() -> None:
         f"the disk at /data/messages has not answered for 5 s; before that, {lack}",
         "hangs /data/messages",
     )
-    assert (disks.lack_of_space(), messages.unanswered_s) == (lack, pytest.approx(5.0))
+    assert (disks.for_messages().lack(), messages.unanswered_s) == (lack, pytest.approx(5.0))
 
 
 async def test_a_disk_that_hangs_degrades_and_takes_messages() -> None:
@@ -116,7 +116,7 @@ async def test_a_disk_that_hangs_degrades_and_takes_messages() -> None:
 
     assert check.status is Status.DEGRADED
     assert check.detail.startswith("the disk at /data/snapshots has not answered for 7 s; before")
-    assert disks.lack_of_space() is None
+    assert disks.for_messages().lack() is None
 
 
 async def test_a_query_that_fails_does_not_count_as_a_full_disk() -> None:
@@ -130,7 +130,7 @@ async def test_a_query_that_fails_does_not_count_as_a_full_disk() -> None:
 
     unknown = "the free space of /data/messages is unknown: Input/output error"
     assert check == Check(Status.DEGRADED, unknown)
-    assert disks.lack_of_space() is None
+    assert disks.for_messages().lack() is None
 
 
 async def test_a_message_store_on_other_machines_has_no_disk_here() -> None:
@@ -141,7 +141,7 @@ async def test_a_message_store_on_other_machines_has_no_disk_here() -> None:
     await asked.answer(0, free_mib=1)
 
     assert list(disks.by_store) == ["transactions"]
-    assert (disks.lack_of_space(), disks.check().status) == (None, Status.DEGRADED)
+    assert (disks.for_messages().lack(), disks.check().status) == (None, Status.DEGRADED)
 
 
 async def test_the_free_space_of_a_missing_directory_is_that_of_its_parent(

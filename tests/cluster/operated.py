@@ -23,10 +23,10 @@ from metadata.topic_owner_records import OwnerRecords
 from metadata.topic_records import TopicRecords
 from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts
-from process.cluster_metrics import gauges
+from process.cluster_metrics import of_cluster
 from process.http_connection import HttpService
 from process.listener import Listener
-from process.metrics import Metrics, no_lags
+from process.metrics import Metric, Metrics
 from process.metrics import routes as metric_routes
 from tests.cluster.nodes import Spawned
 from tuff.protocol.errors import StorageUnavailableError
@@ -182,13 +182,15 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
         spawn=lambda work: work.close(),
         elapsed_s=lambda: 0.0,
     )
-    of_cluster = gauges(lambda: made[0].joined if made else None, counts, reach)
-    metrics.watch(of_cluster, tuple, no_lags)
+
+    async def read_metrics() -> Iterable[Metric]:
+        return of_cluster(made[0].joined if made else None, counts, reach)
+
     all_routes = [
         topic_route(Route(GET_TOPIC, show), Topics(), peers),
         *listing_routes(joined, in_thread=asyncio.to_thread),
         *routes(joined, Topics(), peers, in_thread=asyncio.to_thread),
-        *metric_routes(metrics),
+        *metric_routes(metrics, read_metrics),
     ]
     return HttpService(
         [counted(each, counts) for each in all_routes],

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
-from kernel.event_loop import InThread
 from process.access_guard import AccessGuard
 from process.health import Check, Status
 from process.metrics import Metric, gauge
+from process.runtime import Runtime
 from process.settings import ServerSettings, Settings, SettingsError
 from process.tls import ServerTls
 from process.watched_files import WatchedFileError
@@ -15,34 +14,17 @@ from process.watched_files import WatchedFileError
 SECRET_CHARACTERS_MIN = 32  # as hexadecimal digits they are 128 bits
 
 
-class Threads(Protocol):
-    """Makes a thread pool, and returns a function that runs a call in one of its threads."""
-
-    def __call__(self, name: str, count: int, /, *, is_joined: bool = True) -> InThread:
-        """`is_joined`: the process waits for them when it ends."""
-
-
 class Security:
-    """The access guard and the TLS settings; None where they are not set. Lives on one event loop.
+    """The access guard and the TLS settings; None where they are not set. Lives on one event
+    loop."""
 
-    `threads` makes the thread that reads the files again; `now_s` is a monotonic clock, and
-    `now_ms` the time by which certificates end.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        threads: Threads,
-        now_s: Callable[[], float],
-        now_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime) -> None:
         """Reads the files, and blocks. Raises: SettingsError: one is not valid."""
         # No other work waits for a file system that hangs.
-        self._in_thread = threads("file-reader", 1, is_joined=False)
+        self._in_thread = runtime.threads("file-reader", 1, is_joined=False)
         self.cluster_secret = _secret(settings.cluster.secret_file)
-        self.access = _access_guard(settings.server, now_s, self.cluster_secret)
-        self.tls = _server_tls(settings.server, now_ms)
+        self.access = _access_guard(settings.server, runtime.elapsed_s, self.cluster_secret)
+        self.tls = _server_tls(settings.server, runtime.clock.now_ms)
 
     async def refresh(self) -> bool:
         """Read the files again that have changed; returns whether the principals may have. A file

@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from cluster.draining import Drain
@@ -27,9 +28,7 @@ from cluster.partitions_client import PartitionsClient
 from cluster.peers import Peers
 from cluster.reach import Reach, may_lead
 from cluster.request_counts import RequestCounts, counted
-from cluster.settings import ClusterSettings
 from cluster.topic_claims import TopicClaims
-from kernel.event_loop import InThread, Spawn
 from kernel.requests_and_replies import Route
 from messaging.engines.engine_interface import StoreError
 from messaging.engines.hbase.engine import HBaseOpener
@@ -42,6 +41,8 @@ from metadata.topic_records import TopicRecords
 from process.cluster_metrics import of_cluster
 from process.cluster_transactions import ClusterTransactions
 from process.metrics import Metric
+from process.runtime import Runtime
+from process.settings import Settings
 from tuff.protocol.errors import (
     StartingError,
     TransactionsUnavailableError,
@@ -50,6 +51,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tuff.protocol.operations import WAIT_FOR_TOPICS, Server
+from tx.file_headers import stored_id
 from tx.service import TransactionManager
 
 log = logging.getLogger(__name__)
@@ -69,48 +71,39 @@ METADATA_THREADS = 8  # a slow call, or a fence, occupies one of them
 class ClusterMember:
     """Lives on the event loop; the metadata store is asked in threads.
 
-    `open_metadata` opens the metadata store, in a thread. `reach` is what this server reaches of
-    HBase and of the shared directory. `lost_leadership` returns why this server can't lead
-    transactions any more, None while it may. `die` ends the process at once, with a reason: another
-    server may have replaced this one, so nothing may be answered any more.
+    `tables` opens the tables in HBase. `open_metadata` opens the metadata store, in a thread.
+    `transaction_files` is the shared directory. `lost_leadership` returns why this server can't
+    lead transactions any more, None while it may; then the process ends at once (`runtime.die`),
+    as another server may have replaced this one, and nothing may be answered any more.
     `chance(n)` is a number below n, each with the same probability.
     """
 
     def __init__(
         self,
-        settings: ClusterSettings,
+        settings: Settings,
+        runtime: Runtime,
+        messaging: MessagingService,
         *,
         tables: HBaseOpener,
-        messages: str,
-        messaging: MessagingService,
         peers: Peers,
         open_metadata: Callable[[], MetadataStore],
-        new_cluster_id: Callable[[], str],
-        now_ms: Callable[[], int],
-        elapsed_s: Callable[[], float],
-        in_thread: InThread,
-        spawn: Spawn,
-        reach: Reach,
+        transaction_files: Path,
         lost_leadership: Callable[[], str | None],
-        die: Callable[[str], None],
         chance: Callable[[int], int],
     ) -> None:
         self._lost_leadership = lost_leadership
-        self._settings = settings
+        self._settings = settings.cluster
+        self._runtime = runtime
         self._tables = tables
-        self._messages = messages
+        self._messages = f"hbase {settings.hbase.prefix}"
         messaging.groups.log_changed = self.note_change
         self._handover = TopicHandover(messaging.store, messaging.state, messaging.committer)
         self.peers = peers
         messaging.groups.other_owners = PartitionsClient(self, peers)
         self._open_metadata = open_metadata
-        self._new_cluster_id = new_cluster_id
-        self._now_ms = now_ms
-        self._elapsed_s = elapsed_s
-        self._in_thread = in_thread
-        self._spawn = spawn
-        self._reach = reach
-        self._die = die
+        self._in_thread = runtime.threads("metadata", METADATA_THREADS)
+        self._reach = _reach(runtime, messaging, transaction_files)
+        self._die = runtime.die
         self._chance = chance
         self._counts = RequestCounts()
         self._changed = asyncio.Event()
@@ -119,7 +112,7 @@ class ClusterMember:
         self._joined: JoinedCluster | None = None
         self._files_record: FilesRecord | None = None  # once this server leads
         self.transactions = ClusterTransactions(
-            self.joined, self, peers, messaging, in_thread=in_thread, spawn=spawn
+            self, messaging, in_thread=self._in_thread, spawn=runtime.spawn
         )
         self._published: tuple[int, bool] | None = None
         self._published_reach = (False, False)  # of HBase and of the directory
@@ -159,10 +152,10 @@ class ClusterMember:
             server_id=self._settings.server_id,
             address=address,
             messages=self._messages,
-            now_ms=self._now_ms,
+            now_ms=self._runtime.clock.now_ms,
         )
         identity = membership.join(
-            new_cluster_id=self._new_cluster_id(),
+            new_cluster_id=self._runtime.new_store_id(),
             session_s=self._settings.session_timeout_s,
             lost=lambda: _post(loop, self._lost),
         )
@@ -180,7 +173,7 @@ class ClusterMember:
         election = Election(store, membership.metadata_session, identity, address)
         for watch in (membership.watch, partial(store.watch, LEADER_KEY)):
             watch(lambda: _post(loop, self._changed.set))
-        drain = Drain(ownership, spawn=self._spawn)
+        drain = Drain(ownership, spawn=self._runtime.spawn)
         self._joined = JoinedCluster(
             identity, membership, ownership, owners, persistence, election, drain
         )
@@ -302,11 +295,12 @@ class ClusterMember:
 
     async def _follow(self) -> None:
         """Follow the members and the leader, and keep this server's share of the topics."""
-        retried_s = rebalanced_s = self._elapsed_s()
+        elapsed_s = self._runtime.elapsed_s
+        retried_s = rebalanced_s = elapsed_s()
         scan_s = retried_s + self._until_scan_s()
         while not self._is_closed:
             self._changed.clear()
-            now_s = self._elapsed_s()
+            now_s = elapsed_s()
             await self._quietly(self._look(), default=None)
             await self._quietly(self.record_transaction_files(), default=None)
             if now_s - retried_s >= RETRY_S:
@@ -435,6 +429,21 @@ class ClusterMember:
                 "the session with the metadata store has ended, so other servers take this one's "
                 "topics over"
             )
+
+
+def _reach(runtime: Runtime, messaging: MessagingService, transaction_files: Path) -> Reach:
+    """What this server reaches, by the checks of the ownership of its store (0038) and by reads of
+    the shared directory."""
+    ownership = messaging.holder_check
+    assert ownership is not None, "the settings require HBase"
+    return Reach(
+        reaches_hbase=lambda: ownership.lapse is None,
+        read_store_id=partial(stored_id, transaction_files),
+        # The process waits for no read when it ends.
+        in_thread=runtime.threads("directory-check", 1, is_joined=False),
+        spawn=runtime.spawn,
+        elapsed_s=runtime.elapsed_s,
+    )
 
 
 def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -2,14 +2,10 @@
 the leader, the messages of all servers for its transaction service (decision 0042)."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from cluster.calls import Calls
-from cluster.forwarding import Leader, Ownership
-from cluster.operator_routes import JoinedCluster
-from cluster.peers import Peers
 from cluster.transaction_rows_client import TransactionRowsClient
 from cluster.transaction_rows_service import TransactionRowsService
 from cluster.transactions_client import TransactionsClient
@@ -21,29 +17,26 @@ from messaging.log.loading import load_index
 from messaging.service import MessagingService
 from tx.service import TransactionManager
 
+if TYPE_CHECKING:
+    from process.cluster_member import ClusterMember
+
 TICK_S = 2.0  # seconds between two reports of this server to the leader
 
 
-class LeaderAndOwners(Leader, Ownership, Protocol):
-    """Who leads transactions, and who owns which topic."""
-
-
 class ClusterTransactions:
-    """Lives on the event loop. `joined` raises StartingError before the server has joined."""
+    """Lives on the event loop."""
 
     def __init__(
         self,
-        joined: Callable[[], JoinedCluster],
-        view: "LeaderAndOwners",
-        peers: Peers,
+        member: "ClusterMember",
         messaging: MessagingService,
         *,
         in_thread: InThread,
         spawn: Spawn,
     ) -> None:
-        self._joined = joined
+        self._joined = joined = member.joined
         self._spawn = spawn
-        self._calls = calls = Calls(peers)
+        self._calls = calls = Calls(member.peers)
         self._is_closed = asyncio.Event()
         self._prepared: int | None = None  # the epoch in which this server may open transactions
         self._preparing: int | None = None
@@ -52,14 +45,15 @@ class ClusterTransactions:
         def me() -> Identity:
             return joined().identity
 
-        self.of_leader = TransactionsClient(me, view, calls, spawn=spawn)
-        self._owned = TransactionRowsService(me, self.of_leader, messaging.rows, view, spawn=spawn)
+        self.of_leader = TransactionsClient(me, member, calls, spawn=spawn)
+        rows = messaging.rows
+        self._owned = TransactionRowsService(me, self.of_leader, rows, member, spawn=spawn)
         self.rows = TransactionRowsClient(
             me,
             calls,
-            messaging.rows,
+            rows,
             self._owned,
-            view,
+            member,
             lambda: joined().membership,
             shared_index=lambda: messaging.store.read(load_index),
             in_thread=in_thread,

@@ -87,12 +87,7 @@ class Components:
         self._runtime = runtime
         self._clock = runtime.clock
         self._guard = _clock_guard(settings, runtime.clock)
-        self._security = Security(
-            settings,
-            threads=runtime.threads,
-            now_s=runtime.elapsed_s,
-            now_ms=runtime.clock.now_ms,
-        )
+        self._security = Security(settings, runtime)
         self._audit = self._make_audit()
         self._spans = _request_spans(settings)
         self._is_open = False

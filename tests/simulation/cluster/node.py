@@ -12,8 +12,7 @@ from cluster.transaction_rows_client import TransactionRowsClient
 from kernel.requests_and_replies import Reply, Request
 from messaging.service import MessagingService
 from process.clock import SteadyClock
-from process.cluster_member import METADATA_THREADS, ClusterMember
-from process.cluster_wiring import make_reach
+from process.cluster_member import ClusterMember
 from process.components import CannotJoinError, Components
 from process.directory_locks import DataDirectories
 from process.runtime import Runtime
@@ -91,20 +90,14 @@ class Process:
         """What `process.cluster_wiring.make_member` makes of a real process."""
         assert secret is None
         return ClusterMember(
-            settings.cluster,
+            settings,
+            runtime,
+            messaging,
             tables=self.opener,  # type: ignore[arg-type]  # as much of HBaseOpener as is used
-            messages="simulated",
-            messaging=messaging,
             peers=self.peers,  # type: ignore[arg-type]  # as much of Peers as is used
             open_metadata=lambda: self.metadata,
-            new_cluster_id=lambda: CLUSTER_ID,
-            now_ms=runtime.clock.now_ms,
-            elapsed_s=runtime.elapsed_s,
-            in_thread=runtime.threads("metadata", METADATA_THREADS),
-            spawn=runtime.spawn,
-            reach=make_reach(runtime, messaging, transaction_files),
+            transaction_files=transaction_files,
             lost_leadership=lost_leadership,
-            die=runtime.die,
             chance=lambda count: below(count, self.world.chance),
         )
 

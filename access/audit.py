@@ -15,13 +15,13 @@ from access.principals import Principal, Principals
 from tuff.protocol.ids import NAME_LENGTH_MAX
 from tuff.protocol.operations import (
     ABORT,
-    BY_LINE,
     COMMIT,
     GET_SNAPSHOT_FILE,
     INVALIDATE,
     PREPARE,
     RESOLVE,
     TAKE_BACKUP,
+    Operation,
     Right,
 )
 
@@ -33,7 +33,9 @@ FAILURE_KINDS_MAX = 20
 OK = "ok"  # the result of a call that succeeded; others are codes of errors
 
 _COPIES = frozenset({TAKE_BACKUP, GET_SNAPSHOT_FILE})
-_END_TRANSACTIONS = frozenset(map(str, (ABORT, INVALIDATE, COMMIT, PREPARE, RESOLVE)))
+# They end or prepare the transaction of the path, which is recorded where it belongs to another
+# principal.
+END_TRANSACTIONS = frozenset({ABORT, INVALIDATE, COMMIT, PREPARE, RESOLVE})
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -122,19 +124,12 @@ class Failures:
         return counted
 
 
-def is_administrative(operation: str) -> bool:
+def is_administrative(operation: Operation) -> bool:
     """Whether an allowed call of it is recorded: it changes what is not a principal's own, or
     copies everything."""
-    found = BY_LINE.get(operation)
-    if found is None or found.method == "GET":
-        return found in _COPIES
-    return Right.CREATE in found.access.rights or Right.ADMINISTER in found.access.rights
-
-
-def ends_transaction(operation: str) -> bool:
-    """Whether the operation ends or prepares the transaction of the path. It is recorded where the
-    transaction is that of another principal."""
-    return operation in _END_TRANSACTIONS
+    if operation.method == "GET":
+        return operation in _COPIES
+    return not {Right.CREATE, Right.ADMINISTER}.isdisjoint(operation.access.rights)
 
 
 def changes(before: Principals, after: Principals) -> Iterator[str]:

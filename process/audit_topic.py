@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from access.audit import OK, Act, ActKind, Failures, changes, ends_transaction, is_administrative
+from access.audit import END_TRANSACTIONS, OK, Act, ActKind, Failures, changes, is_administrative
 from kernel.event_loop import Spawn
 from kernel.log_events import event
 from kernel.requests_and_replies import PROBLEM_TYPE, Call, Caller, Handler, Reply, Request, Route
@@ -121,18 +121,17 @@ class AuditTopic:
 
     def watch(self, call: Call, operation: Operation, request: Request) -> None:
         """Record the call, if it matters, when it is answered."""
-        line = str(operation)
-        foreign = self._foreign(line, request)
-        call.watch(partial(self._note_reply, line, request, foreign))
+        foreign = self._foreign(operation, request)
+        call.watch(partial(self._note_reply, operation, request, foreign))
 
     def _note_reply(
-        self, operation: str, request: Request, foreign: Sequence[str], reply: Reply | Exception
+        self,
+        operation: Operation,
+        request: Request,
+        foreign: Sequence[str],
+        reply: Reply | Exception,
     ) -> None:
-        self._note_call(operation, request, _result_of(operation, reply), foreign)
-
-    def _note_call(
-        self, operation: str, request: Request, result: str, foreign: Sequence[str]
-    ) -> None:
+        result = _result_of(reply)
         is_refused = result in _REFUSALS
         if not is_refused and not foreign and not is_administrative(operation):
             return
@@ -143,7 +142,7 @@ class AuditTopic:
                 kind=ActKind.REFUSAL if is_refused else ActKind.ADMINISTRATION,
                 at_ms=self._now_ms(),
                 principal=self._guard.principal_name(request),
-                operation=operation,
+                operation=str(operation),
                 parameters=self._guard.shown_parameters(request),
                 result=result,
                 address=request.address,
@@ -152,23 +151,20 @@ class AuditTopic:
             )
         )
 
-    def _foreign(self, operation: str, request: Request) -> Sequence[str]:
+    def _foreign(self, operation: Operation, request: Request) -> Sequence[str]:
         """The transactions that the request ends, and that do not belong to its principal as far as
         this server knows. Only who may administer can."""
-        if not ends_transaction(operation):
-            return ()
-        if not self._guard.may_administer(request):
+        if operation not in END_TRANSACTIONS or not self._guard.may_administer(request):
             return ()
         name = self._guard.principal_name(request)
-        named = _transactions_of(request)
+        named = _POINTER.findall(request.parameters["tx"])  # none, if it is no number
         return [each for each in named if self._principal_of(int(each)) != name]
 
     # How it is written.
 
     def _add(self, act: Act) -> None:
-        body = act.body()
         place = {"server": self._server, "run": self._run_ms, "number": next(self._numbers)}
-        message = json.dumps({**place, **body})
+        message = json.dumps({**place, **act.body()})
         if len(self._waiting) < WAITING_COUNT_MAX:
             self._waiting.append(message)
         else:
@@ -271,7 +267,7 @@ class AuditTopic:
         )
 
 
-def _result_of(operation: str, reply: Reply | Exception) -> str:
+def _result_of(reply: Reply | Exception) -> str:
     """`OK`, or the code of an error; empty where this server did nothing."""
     if isinstance(reply, Exception):
         return reply.code if isinstance(reply, TuffError) else InternalError.code
@@ -284,8 +280,3 @@ def _result_of(operation: str, reply: Reply | Exception) -> str:
 
 def _members(reply: Reply) -> Any:
     return orjson.loads(reply.body) if reply.value is None else reply.value
-
-
-def _transactions_of(request: Request) -> Sequence[str]:
-    """The transaction that a request names, if it is a number."""
-    return _POINTER.findall(request.parameters["tx"])

@@ -1,13 +1,13 @@
 """How often failed calls are recorded, and what a record shows."""
 
 from access.audit import (
+    END_TRANSACTIONS,
     FAILURE_KINDS_MAX,
     FAILURES_WINDOW_MS,
     Act,
     ActKind,
     Failures,
     changes,
-    ends_transaction,
 )
 from access.principals import hash_of, parse
 
@@ -103,6 +103,4 @@ def test_changes_of_an_access_file_name_principals_and_rights_and_no_hash() -> N
 def test_the_calls_that_end_a_transaction() -> None:
     ends = ("abort", "invalidate", "commit", "prepare", "resolve")
 
-    assert all(ends_transaction(f"POST /v1/transactions/{{tx}}/{each}") for each in ends)
-    assert not ends_transaction("POST /v1/transactions/{tx}/renew")
-    assert not ends_transaction("GET /v1/transactions/{tx}")
+    assert set(map(str, END_TRANSACTIONS)) == {f"POST /v1/transactions/{{tx}}/{e}" for e in ends}

@@ -36,7 +36,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "commits of other principals' transactions leave no record",
         "process/audit_topic.py",
-        "        foreign = self._foreign(line, request)\n",
+        "        foreign = self._foreign(operation, request)\n",
         "        foreign: Sequence[str] = ()\n",
         (f"{_JOINT}::test_who_may_administer_ends_those_of_others_on_record",),
     ),

@@ -3,7 +3,6 @@
 from urllib.parse import unquote
 
 from tuff.protocol.operations import (
-    BY_LINE,
     OPERATIONS,
     Access,
     Operation,
@@ -11,6 +10,7 @@ from tuff.protocol.operations import (
     call_between_servers,
 )
 
+BY_LINE = {str(each): each for each in OPERATIONS}
 _BETWEEN_SERVERS = "POST /v1/cluster/"
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from access.permission import require
 from access.principals import Principal, Rights
+from tests.made_operations import BY_LINE
 from tuff.protocol.errors import ForbiddenError
-from tuff.protocol.operations import BY_LINE, OPERATIONS, Right, Scope
+from tuff.protocol.operations import OPERATIONS, Right, Scope
 
 OPEN = {
     "/health/live", "/health/startup", "/health/ready", "/openapi.json", "/console",

@@ -860,7 +860,6 @@ OPERATIONS = tuple(each for each in [*globals().values()] if isinstance(each, Op
 
 # Of a session.
 BY_NUMBER = {each.number: each for each in OPERATIONS if each.number is not None}
-BY_LINE = {str(each): each for each in OPERATIONS}
 
 
 def call_between_servers(name: str) -> Operation:

@@ -41,7 +41,7 @@ from process.routes import (
     routes_of_transactions,
 )
 from process.runtime import Runtime
-from process.settings import Settings, SettingsError, changed
+from process.settings import Settings, changed, needs_extra
 from tuff.protocol.errors import (
     TopicExistsError,
     TransactionsUnavailableError,
@@ -412,25 +412,15 @@ class Components:
         directory = self._settings.messaging.archive_directory
         if not directory:
             return None
-        try:
+        with needs_extra("messaging.archive_directory", "arrow"):
             from messaging.read.archive import ArchiveReader
-        except ModuleNotFoundError as error:
-            raise SettingsError(
-                f"messaging.archive_directory needs {error.name}, which is not installed; "
-                "pip install 'tuff-messaging[arrow]'"
-            ) from None
         # A file system that hangs must not delay the end of the process.
         in_thread = self._runtime.threads("archive-reader", 1, is_joined=False)
         return ArchiveReader(Path(directory), in_thread)
 
     def _make_cluster(self) -> "ClusterMember":
-        try:
+        with needs_extra("a cluster", "hbase,cluster"):
             from process.cluster_wiring import make_member
-        except ModuleNotFoundError as error:
-            raise SettingsError(
-                f"a cluster needs {error.name}, which is not installed; "
-                "pip install 'tuff-messaging[hbase,cluster]'"
-            ) from None
         return make_member(
             self._settings,
             self._runtime,
@@ -573,11 +563,6 @@ def _request_spans(settings: Settings) -> "RequestSpans | None":
     """Raises: SettingsError: the libraries are not installed."""
     if not settings.server.otlp_endpoint:
         return None
-    try:
+    with needs_extra("server.otlp_endpoint", "server,otel"):
         from process.request_spans import RequestSpans
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"server.otlp_endpoint needs {error.name}, which is not installed; "
-            "pip install 'tuff-messaging[server,otel]'"
-        ) from None
     return RequestSpans(settings.server.otlp_endpoint)

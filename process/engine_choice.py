@@ -13,7 +13,7 @@ from messaging.engines.memory import MemoryStore
 from messaging.log.store_end import DamagedEndError, StoreEndFile, loss_name, read_end
 from process.directory_locks import DataDirectories
 from process.runtime import Runtime
-from process.settings import Settings, SettingsError
+from process.settings import Settings, SettingsError, needs_extra
 from tuff_storage.leveldb.opening import holds_database
 from tx.file_headers import has_files, stored_id
 
@@ -105,13 +105,8 @@ def _require_no_messages(directory: Path) -> None:
 
 
 def _hbase(settings: Settings, runtime: Runtime) -> Callable[[], Engine]:
-    try:
+    with needs_extra("messaging.store=hbase", "hbase"):
         from messaging.engines.hbase.engine import HBaseOpener
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"messaging.store=hbase needs {error.name}, which is not installed; "
-            "pip install 'tuff-messaging[hbase]'"
-        ) from None
     return HBaseOpener(
         settings.hbase,
         rows_live_s=settings.rows_live_s(),

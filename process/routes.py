@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from console import files as console_files
 from kernel.event_loop import InThread
-from kernel.requests_and_replies import Reply, Request, Route, read_query
+from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_query
 from messaging import disk_use, topic_changes, topic_overview
 from messaging.groups import consumer_routes as group_routes
 from messaging.groups import share_routes
@@ -23,9 +23,9 @@ from messaging.read import (
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.write import delayed_messages, publish
-from process import metrics, session_connection, settings_reply
+from process import metrics, session_connection
 from process.access_guard import AccessGuard
-from process.settings import Settings
+from process.settings import Settings, rows
 from tuff.protocol import operations
 from tx import inspection_routes as transaction_inspection
 from tx import routes as transaction_routes
@@ -75,10 +75,15 @@ def process_routes(
     return [
         session_connection.route(),
         *metrics.routes(histograms, read_metrics),
-        *settings_reply.routes(settings),
+        Route(operations.GET_SETTINGS, partial(_show_settings, settings)),
         *console_files.routes(),
         _openapi_route(),
     ]
+
+
+async def _show_settings(settings: Settings, request: Request) -> Reply:
+    read_query(request.query, parameters=())
+    return json_reply({"settings": rows(settings)})
 
 
 def _openapi_route() -> Route:

@@ -6,7 +6,8 @@ stands in its dataclass and nowhere else. Durations are seconds and may be fract
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from math import ceil
@@ -278,16 +279,44 @@ def load(file: Path | None, assignments: Sequence[str]) -> Settings:
         raise SettingsError(str(error)) from None
 
 
-def changed(settings: Settings) -> dict[str, object]:
-    """Every setting that differs from its default, by `section.key`. None of them is a secret."""
+def rows(settings: Settings) -> list[dict[str, object]]:
+    """Each setting: its value, its default, and where the value comes from. None is a secret."""
     default = Settings()
-    return {
-        f"{section}.{key_of(entry)}": value
+    return [
+        {
+            "name": (name := f"{section}.{key_of(entry)}"),
+            "value": getattr(getattr(settings, section), entry.name),
+            "default": getattr(getattr(default, section), entry.name),
+            "source": settings.sources.get(name, "default"),
+        }
         for section in SECTIONS
         for entry in fields(SECTIONS[section])
-        if (value := getattr(getattr(settings, section), entry.name))
-        != getattr(getattr(default, section), entry.name)
+    ]
+
+
+def changed(settings: Settings) -> dict[str, object]:
+    """Every setting that differs from its default, by `section.key`."""
+    return {
+        str(each["name"]): each["value"]
+        for each in rows(settings)
+        if each["value"] != each["default"]
     }
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Imports of libraries that the setting `what` needs, and an extra brings.
+
+    Raises:
+        SettingsError: one is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{what} needs {error.name}, which is not installed; "
+            f"pip install 'tuff-messaging[{extra}]'"
+        ) from None
 
 
 def _from_file(file: Path | None) -> Iterable[tuple[str, str, object]]:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from cluster.operator_routes import routes as cluster_routes
-from console.files import routes as console_routes
 from kernel.requests_and_replies import Route
 from messaging import disk_use, topic_overview
 from messaging.groups.consumer_routes import routes as group_routes
@@ -24,8 +23,10 @@ from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
 from messaging.write.delayed_messages import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
-from process import backup_stream, health, session_connection, settings_reply
+from process import backup_stream, health
+from process.metrics import Metrics
 from process.openapi import address
+from process.routes import process_routes
 from process.schemas import SCHEMAS
 from process.settings import SECTIONS, Settings, key_of
 from process.streamed_replies import StreamRoute
@@ -41,9 +42,6 @@ from tx.routes import routes as transaction_routes
 ROOT = Path(__file__).resolve().parents[1]
 PROTOCOL = (ROOT / "docs/protocol.md").read_text("utf-8")
 CONF = sorted((ROOT / "conf").glob("*.toml"))
-
-# The components add these to the routes of the two stores.
-OF_THE_PROCESS = {("GET", "/metrics"), ("GET", "/openapi.json")}
 
 
 @pytest.fixture(scope="module")
@@ -102,15 +100,13 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(delayed_routes(unused))
         | addresses(transaction_routes(unused))
         | addresses(transaction_inspection_routes(unused, unused, unused))
-        | addresses(settings_reply.routes(Settings()))
         | addresses(cluster_routes(unused, unused, unused, in_thread=unused))
         | addresses(backup_stream.routes(unused))
-        | addresses(console_routes())
         | addresses(health.routes(lambda: True, dict))
-        | addresses([session_connection.route()])
+        | addresses(process_routes(Settings(), Metrics(), unused))
     )
 
-    assert routes | OF_THE_PROCESS == {(each.method, each.path) for each in OPERATIONS}
+    assert routes == {(each.method, each.path) for each in OPERATIONS}
 
 
 def test_the_server_shows_the_document_and_knows_every_address_in_it(client: Client) -> None:

@@ -22,26 +22,28 @@ ARROW_2: Mapping[str, str] = {
 }
 
 
-def _record(name: str, *members: tuple[str, object]) -> dict[str, object]:
-    fields = [{"name": member, "type": kind} for member, kind in members]
-    return {"type": "record", "name": name, "fields": fields}
+def _record(record: str, /, **members: object) -> dict[str, object]:
+    fields = [{"name": member, "type": kind} for member, kind in members.items()]
+    return {"type": "record", "name": record, "fields": fields}
+
+
+def _array(items: object) -> dict[str, object]:
+    return {"type": "array", "items": items}
 
 
 _PUBLISHED = _record(
     "PublishResponse",
-    ("transactionWritePointer", _LONG_OR_NULL),
-    ("startTimestamp", "long"),
-    ("startSequenceId", "int"),
-    ("endTimestamp", "long"),
-    ("endSequenceId", "int"),
+    transactionWritePointer=_LONG_OR_NULL,
+    startTimestamp="long",
+    startSequenceId="int",
+    endTimestamp="long",
+    endSequenceId="int",
 )
 
 # By the name of the JSON schema of the same body.
 AVRO: Mapping[str, dict[str, object]] = {
     "PublishRequest": _record(
-        "PublishRequest",
-        ("transactionWritePointer", _LONG_OR_NULL),
-        ("messages", {"type": "array", "items": "bytes"}),
+        "PublishRequest", transactionWritePointer=_LONG_OR_NULL, messages=_array("bytes")
     ),
     "PublishResponse": _PUBLISHED,
     "RollbackRequest": _PUBLISHED,
@@ -55,37 +57,18 @@ AVRO: Mapping[str, dict[str, object]] = {
             {"name": "transaction", "type": _BYTES_OR_NULL},
         ],
     },
-    "MessageList": {
-        "type": "array",
-        "items": _record("Message", ("id", "bytes"), ("payload", "bytes")),
-    },
+    "MessageList": _array(_record("Message", id="bytes", payload="bytes")),
 }
-_HEADER = _record("Header", ("name", "string"), ("value", "bytes"))
-_ATTRIBUTES = (
-    ("key", ["null", "bytes"]),
-    ("tags", {"type": "array", "items": "string"}),
-    ("headers", {"type": "array", "items": _HEADER}),
-)
+_ATTRIBUTES = {
+    "key": ["null", "bytes"],
+    "tags": _array("string"),
+    "headers": _array(_record("Header", name="string", value="bytes")),
+}
+_TO_PUBLISH = _record("MessageToPublish", payload="bytes", **_ATTRIBUTES, ttl=["null", "int"])
 # The second version, in which messages have attributes; the other schemas have none.
 AVRO_2: Mapping[str, dict[str, object]] = {
     "PublishRequest": _record(
-        "PublishRequest",
-        ("transactionWritePointer", _LONG_OR_NULL),
-        (
-            "messages",
-            {
-                "type": "array",
-                "items": _record(
-                    "MessageToPublish",
-                    ("payload", "bytes"),
-                    *_ATTRIBUTES,
-                    ("ttl", ["null", "int"]),
-                ),
-            },
-        ),
+        "PublishRequest", transactionWritePointer=_LONG_OR_NULL, messages=_array(_TO_PUBLISH)
     ),
-    "MessageList": {
-        "type": "array",
-        "items": _record("Message", ("id", "bytes"), ("payload", "bytes"), *_ATTRIBUTES),
-    },
+    "MessageList": _array(_record("Message", id="bytes", payload="bytes", **_ATTRIBUTES)),
 }

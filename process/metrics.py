@@ -51,26 +51,13 @@ class Histogram:
         self.sum += value
 
 
-class HistogramFamily:
+class HistogramFamily(NamedTuple):
     """The histograms of one name, by the values of its labels."""
 
-    def __init__(
-        self, name: str, text: str, bounds: tuple[float, ...], *, labels: tuple[str, ...] = ()
-    ) -> None:
-        self.name = name
-        self.help = text
-        self.labels = labels
-        self.by_labels: dict[tuple[str, ...], Histogram] = {}
-        self._bounds = bounds
-        if not labels:
-            self.of(())
-
-    def of(self, values: tuple[str, ...]) -> Histogram:
-        """The histogram with these values of the labels."""
-        found = self.by_labels.get(values)
-        if found is None:
-            found = self.by_labels[values] = Histogram(self._bounds)
-        return found
+    name: str
+    help: str
+    labels: Sequence[str]
+    by_labels: dict[tuple[str, ...], Histogram]
 
 
 class Metrics:
@@ -80,11 +67,11 @@ class Metrics:
         self._requests = HistogramFamily(
             "request_seconds",
             "Time from a request to its answer; polls include what they wait.",
-            SECONDS_BUCKETS,
-            labels=("operation", "outcome"),
+            ("operation", "outcome"),
+            {},
         )
         self._observed = [
-            HistogramFamily(name, text, bounds)
+            HistogramFamily(name, text, (), {(): Histogram(bounds)})
             for name, text, bounds in (
                 ("log_fsync_seconds", "Time to write and sync one log batch.", SECONDS_BUCKETS),
                 ("log_batch_edits", "Edits in one batch of the transaction log.", COUNT_BUCKETS),
@@ -98,7 +85,7 @@ class Metrics:
                 ),
             )
         ]
-        self._by_name = {each.name: each.of(()) for each in self._observed}
+        self._by_name = {each.name: each.by_labels[()] for each in self._observed}
         self._by_status: dict[tuple[str, int], Histogram] = {}
 
     def observe(self, name: str, value: float) -> None:
@@ -108,7 +95,8 @@ class Metrics:
     def observe_request(self, operation: str, status: int, seconds: float) -> None:
         found = self._by_status.get((operation, status))
         if found is None:
-            found = self._requests.of((operation, f"{status // 100}xx"))
+            labels = (operation, f"{status // 100}xx")
+            found = self._requests.by_labels.setdefault(labels, Histogram(SECONDS_BUCKETS))
             self._by_status[operation, status] = found
         found.counts[bisect_left(found.bounds, seconds)] += 1
         found.sum += seconds

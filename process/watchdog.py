@@ -7,23 +7,16 @@ lead would stay with it, and nothing would be answered.
 
 import faulthandler
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from threading import Event
-from typing import Protocol
 
 CHECK_S = 1.0
 HANGS_COUNT = 30  # checks; longer than any work on the event loop takes
 
 
-class Loop(Protocol):
-    """What is needed of an event loop (asyncio.AbstractEventLoop)."""
-
-    def is_running(self) -> bool: ...
-    def call_soon_threadsafe(self, call: Callable[[], None], /) -> object: ...
-
-
 def watch(
-    loop: Loop,
+    loop: AbstractEventLoop,
     die: Callable[[str], None],
     *,
     check_s: float = CHECK_S,

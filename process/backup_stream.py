@@ -7,9 +7,7 @@ transaction files do not know (transactions taken first).
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from kernel.event_loop import InThread
@@ -39,13 +37,7 @@ log = logging.getLogger(__name__)
 # reads, so a backup whose client has stopped reading must end.
 PART_S_MAX = 60.0
 
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Both stores at one moment; `snapshot` is that of the transactions, None if there are none."""
-
-    rows: RowView
-    snapshot: tuple[FileHeader, StateImage] | None
+Snapshot = tuple[FileHeader, StateImage]  # of the transactions
 
 
 class Backups:
@@ -74,92 +66,88 @@ class Backups:
         """End the backup that is under way."""
         self._is_stopping = True
 
-    @contextmanager
-    def moment(self) -> Iterator[Moment]:
-        """Both stores as they are now; held for as long as the block lasts.
+    async def send(self, stream: ReplyStream, content_type: str) -> None:
+        """Send both stores as they are now.
 
         Raises:
             OverloadedError: another backup is under way.
             StorageUnavailableError, TransactionsUnavailableError: one of the stores is down.
+            ConnectionError: the client has disconnected, or has stopped reading.
         """
         if self._is_busy:
             raise OverloadedError("another backup is under way; try again when it is done")
-        # Messages that belong to transaction files are no backup without these files.
-        facts = self._messaging.recorded_metadata()
-        is_alone = not self._has_transactions and (facts is None or not facts.highest_pointer)
         with self._messaging.store.view(FIRST_KEY, KEYS_STOP) as rows:
-            moment = Moment(rows, None if is_alone else self._snapshot())
+            snapshot = self._snapshot()
             self._is_busy = True
             try:
-                yield moment
+                if snapshot is not None:
+                    # No crash can undo an edit in the backup.
+                    await self._transactions.durable.synced(snapshot[1].lsn)
+                await self._send_in_time(stream, content_type, rows, snapshot)
             finally:
                 self._is_busy = False
 
-    def _snapshot(self) -> tuple[FileHeader, StateImage]:
+    def _snapshot(self) -> Snapshot | None:
+        # Messages that belong to transaction files are no backup without these files.
+        facts = self._messaging.recorded_metadata()
+        if not self._has_transactions and (facts is None or not facts.highest_pointer):
+            return None
         durable = self._transactions.durable
         image, store_id = durable.decided.image(), durable.store_id
         header = FileHeader(sequence=1, store_id=store_id, created_ms=self._now_ms(), lsn=image.lsn)
         return header, image
 
-    async def parts(self, moment: Moment) -> AsyncIterator[bytes]:
+    async def _send_in_time(
+        self, stream: ReplyStream, content_type: str, rows: RowView, snapshot: Snapshot | None
+    ) -> None:
+        try:
+            await stream.start(content_type, within_s=PART_S_MAX)
+            try:
+                async for part in self._parts(rows, snapshot):
+                    await stream.write(part, within_s=PART_S_MAX)
+                self.damage = None
+            except (TuffError, ArchiveError) as error:
+                # The status line is sent, so the last part says that the backup is incomplete.
+                await stream.write(pack_failure(self._noted(error)), within_s=PART_S_MAX)
+            await stream.end(within_s=PART_S_MAX)
+        except TimeoutError:
+            log.warning(
+                "a backup was given up: its client read nothing for %s s",
+                PART_S_MAX,
+                extra=event("backup_failed"),
+            )
+            raise ConnectionResetError("the client does not read the backup") from None
+
+    def _noted(self, error: TuffError | ArchiveError) -> str:
+        """The sentence about an error that ends a backup, which is logged."""
+        log.warning("a backup was given up: %s", error, extra=event("backup_failed"))
+        if isinstance(error, TuffError):
+            return str(error)
+        self.damage = str(error)
+        self.damaged_count += 1
+        return f"{error}; {REPAIR}"
+
+    async def _parts(self, rows: RowView, snapshot: Snapshot | None) -> AsyncIterator[bytes]:
         """The archive, piece by piece. Raises: TuffError, ArchiveError: the rest can't be had."""
         yield pack_head()
         count = 0
-        if moment.snapshot is not None:
-            file = await self._in_thread(partial(pack_snapshot, *moment.snapshot))
+        if snapshot is not None:
+            file = await self._in_thread(partial(pack_snapshot, *snapshot))
             for part in transaction_parts(file):
                 yield part
                 count += 1
-        rows: bytes | None
-        while (rows := await moment.rows.read(next_rows_part)) is not None:
+        while (part_of_rows := await rows.read(next_rows_part)) is not None:
             if self._is_stopping:
                 raise ShuttingDownError("the server is stopping; take the backup when it is back")
-            yield rows
+            yield part_of_rows
             count += 1
         yield pack_end(count)
-
-    async def require_durable(self, moment: Moment) -> None:
-        """Wait until no crash can undo an edit in the backup.
-
-        Raises:
-            TransactionsUnavailableError: it can't be made durable.
-        """
-        if moment.snapshot is not None:
-            _, image = moment.snapshot
-            await self._transactions.durable.synced(image.lsn)
 
 
 def routes(backups: Backups) -> list[StreamRoute]:
     async def take(request: Request, stream: ReplyStream) -> None:
         read_query(request.query, parameters=())
         kind = best_type(request.accept, default=BACKUP_TYPES[0], offered=BACKUP_TYPES)
-        with backups.moment() as moment:
-            await backups.require_durable(moment)
-            try:
-                await stream.start(kind, within_s=PART_S_MAX)
-                await _send(backups, moment, stream)
-            except TimeoutError:
-                log.warning(
-                    "a backup was given up: its client read nothing for %s s",
-                    PART_S_MAX,
-                    extra=event("backup_failed"),
-                )
-                raise ConnectionResetError("the client does not read the backup") from None
+        await backups.send(stream, kind)
 
     return [StreamRoute(operations.TAKE_BACKUP, take)]
-
-
-async def _send(backups: Backups, moment: Moment, stream: ReplyStream) -> None:
-    try:
-        async for part in backups.parts(moment):
-            await stream.write(part, within_s=PART_S_MAX)
-        backups.damage = None
-    except (TuffError, ArchiveError) as error:
-        if isinstance(error, ArchiveError):
-            backups.damage = str(error)
-            backups.damaged_count += 1
-        log.warning("a backup was given up: %s", error, extra=event("backup_failed"))
-        # The status line is sent already, so the last part says that the backup is incomplete.
-        advice = f"; {REPAIR}" if isinstance(error, ArchiveError) else ""
-        await stream.write(pack_failure(f"{error}{advice}"), within_s=PART_S_MAX)
-    await stream.end(within_s=PART_S_MAX)

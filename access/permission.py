@@ -8,7 +8,7 @@ from typing import assert_never
 
 from access.principals import EVERY, SERVER, Principal
 from tuff.protocol.errors import ForbiddenError
-from tuff.protocol.ids import shown_name
+from tuff.protocol.ids import names_in, shown_name
 from tuff.protocol.json_bodies import parse_json
 from tuff.protocol.operations import Access, Right, Scope, TopicsIn
 
@@ -72,14 +72,7 @@ def _topics(needed: Access, namespace: str, body: object) -> Iterable[NamedTopic
             names = ()
         case _:
             assert_never(needed.topics_in)
-    return (_named_in(namespace, name) for name in names if isinstance(name, str))
-
-
-def _named_in(namespace: str, name: str) -> NamedTopic:
-    """A topic or partition, which may have its namespace in front, as `other:orders` and
-    `other:orders:0`. `orders:0` is a partition of the namespace of the path."""
-    first, colon, rest = name.partition(":")
-    return (first, rest) if colon and not rest.isdigit() else (namespace, name)
+    return (names_in(namespace, name) for name in names if isinstance(name, str))
 
 
 def _members(body: object) -> Mapping[str, object]:

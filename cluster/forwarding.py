@@ -20,7 +20,7 @@ from cluster.peers import Peers, PeerUnansweredError
 from cluster.session_forwarding import http_request, session_reply
 from kernel.requests_and_replies import Reply, Request, Route
 from messaging.groups.consumer_routes import group_log
-from messaging.read.long_poll_of_topics import topics_in, waited_topic
+from messaging.read.long_poll_of_topics import topics_in
 from tuff.protocol.errors import (
     InvalidNameError,
     OwnershipMovingError,
@@ -31,7 +31,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import TopicId, topic_id
+from tuff.protocol.ids import TopicId, topic_id, topic_in
 from tuff.protocol.json_bodies import parse_json
 from tuff.protocol.media_types import JSON_REPLY_TYPE, MediaType
 from tuff.protocol.operations import CREATE_TOPIC, DELETE_TOPIC, POLL, Server
@@ -270,7 +270,7 @@ class _TopicsWait:
     async def _owner_of(self, request: Request, name: str) -> Owner | None:
         """None: this server answers, also that there is no such topic."""
         try:
-            topic = waited_topic(request.parameters["ns"], name)
+            topic = topic_in(request.parameters["ns"], name)
             is_forwarded = request.is_forwarded
             return await self.ownership.owner_of(topic, is_forwarded=is_forwarded, creates=False)
         except (InvalidNameError, TopicNotFoundError):
@@ -296,7 +296,7 @@ class _TopicsWait:
             raise _unanswered(self.route, error, StorageOutcomeUnknownError) from None
         if reply.status == OwnershipMovingError.status and _MOVING in reply.body:
             for name in topics:
-                self.ownership.forget(waited_topic(request.parameters["ns"], name))
+                self.ownership.forget(topic_in(request.parameters["ns"], name))
         return reply
 
 

@@ -37,7 +37,6 @@ from tuff.protocol.ids import (
     name_in,
     partition_in,
     shown_name,
-    topic_id,
     topic_in,
 )
 from tuff.protocol.json_bodies import choice_from_json, pointer_from_json, shown, text_from_json
@@ -306,7 +305,7 @@ def _join(log: TopicId, member_id: str, body: Mapping[str, object]) -> MemberRec
         raise BadRequestError(f"client has {CLIENT_LENGTH_MAX} characters or less")
     return MemberRecord(
         member_id=member_id,
-        topics=tuple(name_in(log.namespace, topic_in(log.namespace, each)) for each in topics),
+        topics=tuple(_topic(log, each) for each in topics),
         assignor=assignor,
         instance_id=None
         if instance_id is None
@@ -370,17 +369,16 @@ def _id(value: object, partition: str) -> MessageId:
     return MessageId.from_hex(text_from_json(value, partition))
 
 
-def _partition(log: TopicId, name: str) -> str:
-    """Raises: InvalidNameError: it names no single partition. In a group, each is named with its
-    number, so that no partition has two names."""
-    is_foreign = name.count(":") > 1
-    namespace, _, local = name.partition(":") if is_foreign else (log.namespace, "", name)
-    found = topic_id(namespace, local)
-    if found.number is None:
-        raise InvalidNameError(
-            f"{shown_name(name)} names no partition; partition 0 of orders is orders:0"
-        )
+def _topic(log: TopicId, name: str) -> str:
+    found = topic_in(log.namespace, name)
+    if found.number is not None:
+        raise InvalidNameError(f"topic {shown_name(name)} is a partition; name the topic alone")
     return name_in(log.namespace, found)
+
+
+def _partition(log: TopicId, name: str) -> str:
+    """In a group, each partition is named with its number, so that none has two names."""
+    return name_in(log.namespace, partition_in(log.namespace, name))
 
 
 def _texts(value: object, *, what: str, count_max: int) -> list[str]:

@@ -34,7 +34,6 @@ from tuff.protocol.ids import (
     TopicId,
     check_name,
     name_in,
-    topic_id,
     topic_in,
 )
 from tuff.protocol.json_bodies import check_object, shown, text_from_json
@@ -179,7 +178,7 @@ def routes(waits: PartitionWaits) -> list[Route]:
         polls = {
             partition: poll
             for topic, member in topics_in(request).items()
-            for partition, poll in _polls_of(waited_topic(namespace, topic), member, query)
+            for partition, poll in _polls_of(topic_in(namespace, topic), member, query)
         }
         found = await waits.readable_of(polls, wait_s=wait_in(query))
         if found and encoding.media_type is MediaType.AVRO:
@@ -208,12 +207,6 @@ def topics_in(request: Request) -> Mapping[str, object]:
             f"{shown(found)}"
         )
     return found
-
-
-def waited_topic(namespace: str, name: str) -> TopicId:
-    """A topic that a wait for several names. Raises: InvalidNameError."""
-    _, _, rest = name.partition(":")
-    return topic_id(namespace, name) if rest.isdigit() else topic_in(namespace, name)
 
 
 def _polls_of(

@@ -275,8 +275,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the rights of a group's namespace are enough for its topics of other namespaces",
         "access/permission.py",
-        "    return (first, rest) if colon and not rest.isdigit() else (namespace, name)\n",
-        "    return (namespace, name)\n",
+        "    return (names_in(namespace, name) for name in",
+        "    return ((namespace, name) for name in",
         (f"{_ACCESS}::test_each_topic_of_another_namespace_needs_the_right_there",),
     ),
     Mutant(

@@ -255,22 +255,21 @@ def name_in(namespace: str, topic: TopicId) -> str:
     return topic.name if topic.namespace == namespace else str(topic)
 
 
+def names_in(namespace: str, name: str) -> tuple[str, str]:
+    """The namespace and the name, unchecked, of a topic or partition that a call in this namespace
+    names. `orders:0` is a partition of this namespace, and `other:orders` a topic of another."""
+    first, colon, rest = name.partition(":")
+    return (first, rest) if colon and not rest.isdigit() else (namespace, name)
+
+
 def topic_in(namespace: str, name: str) -> TopicId:
-    """The topic that a call in this namespace names. Raises: InvalidNameError: it names none, or a
-    partition."""
-    other, colon, rest = name.partition(":")
-    if not colon:
-        return TopicId(namespace, name)
-    if rest.isdigit():
-        raise InvalidNameError(f"topic {shown_name(name)} is a partition; name the topic alone")
-    return TopicId(other, check_name(rest, what="topic"))
+    """The topic or partition that a call in this namespace names. Raises: InvalidNameError."""
+    return topic_id(*names_in(namespace, name))
 
 
 def partition_in(namespace: str, name: str) -> PartitionId:
     """The partition that a call in this namespace names. Raises: InvalidNameError."""
-    if name.count(":") > 1:
-        namespace, _, name = name.partition(":")
-    return partition_id(namespace, name)
+    return partition_id(*names_in(namespace, name))
 
 
 class Offset(NamedTuple):

@@ -4,17 +4,42 @@ A log contains the records in the order in which they were decided. Each is the 
 message: a JSON object whose `type` names the kind of the record.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
+from tuff.protocol.json_bodies import object_from_json, text_from_json, whole_number
+from tuff.protocol.json_objects import Codec, MemberField, fields_of
+from tuff.protocol.values import Member, Pointer
 
 R = TypeVar("R")
+
+
+def _count(value: object, what: str, _namespace: object) -> int:
+    if (number := whole_number(value, what=what)) < 0:
+        raise ValueError(f"{what} is no count: {number}")
+    return number
+
+
+def _id(value: object, what: str, _namespace: object) -> bytes:
+    return MessageId.from_hex(text_from_json(value, what)).to_bytes()
+
+
+Count = Annotated[int, Codec(_count, lambda count, _: count)]
+# Share groups have ids as bytes.
+Id = Annotated[bytes, Codec(_id, lambda id, _: id.hex())]
+Key = Annotated[
+    bytes,
+    Codec(
+        lambda value, what, _: bytes.fromhex(text_from_json(value, what)), lambda key, _: key.hex()
+    ),
+]
 
 LEFT_STATIC = -2  # the epoch of a static member that closed and keeps its assignment for a session
 
@@ -90,7 +115,7 @@ class OffsetRecord:
     after: MessageId
     member_id: str
     at_ms: int
-    pointer: int | None = None
+    pointer: Pointer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +135,7 @@ class BegunRecord:
     partition: str
     after: MessageId
     member_id: str
-    lost: int
+    lost: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +161,16 @@ class AcceptedRecord:
     """Messages of a share group that were accepted. In a message with a write pointer it counts
     once that transaction has committed; `pointer` is the same number."""
 
-    ids: tuple[bytes, ...]
-    pointer: int | None = None
+    ids: tuple[Id, ...]
+    pointer: Pointer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedRecord:
     """Messages that were rejected. They are done, as accepted ones are."""
 
-    ids: tuple[bytes, ...]
-    pointer: int | None = None
+    ids: tuple[Id, ...]
+    pointer: Pointer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +178,7 @@ class ReadRecord:
     """The first record of a summary: the records behind it, of the same publish, have all messages
     up to this id that are not done, and what is known of later ones."""
 
-    read_to: bytes
+    read_to: Id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +186,10 @@ class WindowRecord:
     """Messages of a key that are not done; without `key`, of no key, or of a group whose order is
     none. `behind`: nor are those of the key behind this id that were read, `further` of them."""
 
-    ids: tuple[bytes, ...]
-    key: bytes | None = None
-    behind: bytes | None = None
-    further: int = 0
+    ids: tuple[Id, ...]
+    key: Key | None = None
+    behind: Id | None = None
+    further: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,18 +200,27 @@ class Tries:
     it does not.
     """
 
-    id: bytes
-    attempts: int
-    lost: int = 0
-    is_begun: bool = False
-    due_ms: int = 0
+    id: Id
+    attempts: Count
+    lost: Count = 0
+    is_begun: Annotated[bool, Member("begun")] = False
+    due_ms: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TriedRecord:
     """The attempts of messages that are not done. The last record about a message counts."""
 
-    messages: tuple[Tries, ...]
+    messages: tuple[
+        Annotated[
+            Tries,
+            Codec(
+                lambda value, what, _: _read(Tries, object_from_json(value, what)),
+                lambda tries, _: _form(tries),
+            ),
+        ],
+        ...,
+    ]
 
 
 ShareRecord = AcceptedRecord | RejectedRecord | ReadRecord | WindowRecord | TriedRecord
@@ -208,9 +242,10 @@ class RecordFormat(Generic[R]):
         """Raises: DamagedRecordOfGroupError: it is no record, or one of a later version."""
         try:
             form = orjson.loads(payload)
-            return _read(self._kinds[form.pop("type")], form)
+            record: R = _read(self._kinds[form.pop("type")], form)
         except (ValueError, TypeError, KeyError, AttributeError, TuffError) as error:
             raise DamagedRecordOfGroupError(f"no record has this form: {error}") from None
+        return record
 
     def pointer_of(self, record: R) -> int | None:
         """The write pointer of the transaction that a record is part of."""
@@ -246,105 +281,22 @@ _pointer = attrgetter("pointer")
 
 def _form(record: Any) -> dict[str, object]:
     form: dict[str, object] = {}
-    for each in fields(record):
-        name, encode, _ = _FIELDS[each.name]
+    kind: Any = type(record)
+    for name, each in _members(kind).items():
         value = getattr(record, each.name)
-        if value != each.default:
-            form[name] = encode(value)
+        if each.default is None or value != each.default():
+            form[name] = each.codec.write(value, None)
     return form
 
 
-def _read(kind: type[R], form: Mapping[str, object]) -> R:
-    values: dict[str, Any] = {}
+def _read(kind: Any, form: Mapping[str, object]) -> Any:
+    members, found = _members(kind), {}
     for name, value in form.items():
-        field_name, decode = _READERS[name]
-        values[field_name] = decode(value)
-    return kind(**values)
+        each = members[name]
+        found[each.name] = each.codec.read(value, name, None)
+    return kind(**found)
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _number(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
-    return value
-
-
-def _count(value: object) -> int:
-    if _number(value) < 0:
-        raise ValueError(f"{value!r} is no count")
-    return _number(value)
-
-
-def _true(value: object) -> bool:
-    if value is not True:
-        raise ValueError(f"{value!r} is not true")
-    return True
-
-
-def _id(value: object) -> bytes:
-    return MessageId.from_hex(_text(value)).to_bytes()
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
-    return value
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(map(_text, _list(value)))
-
-
-def _by_name(decode: Callable[[object], R]) -> Callable[[object], dict[str, R]]:
-    return lambda value: {_text(name): decode(each) for name, each in dict(value).items()}  # type: ignore[call-overload]  # refuses what is no object
-
-
-# The name of each field in JSON, and how its value is written and read.
-_FIELDS: Mapping[str, tuple[str, Callable[[Any], object], Callable[[object], object]]] = {
-    "member_id": ("memberId", str, _text),
-    "instance_id": ("instanceId", str, _text),
-    "client": ("client", str, _text),
-    "topics": ("topics", list, _texts),
-    "assignor": ("assignor", str, _text),
-    "epoch": ("epoch", int, _number),
-    "previous_epoch": ("previousEpoch", int, _number),
-    "partitions": ("partitions", dict, _by_name(_texts)),
-    "target": ("target", dict, _by_name(_texts)),
-    "assigned": ("assigned", dict, _by_name(_number)),
-    "revoking": ("revoking", dict, _by_name(_number)),
-    "partition": ("partition", str, _text),
-    "offsets": (
-        "offsets",
-        lambda offsets: {name: after.hex() for name, after in offsets.items()},
-        _by_name(lambda value: MessageId.from_hex(_text(value))),
-    ),
-    "after": ("after", MessageId.hex, lambda value: MessageId.from_hex(_text(value))),
-    "at_ms": ("at", int, _number),
-    "lost": ("lost", int, _count),
-    "pointer": ("pointer", str, lambda value: int(_text(value))),
-    # Of share groups, which have ids as bytes.
-    "id": ("id", bytes.hex, _id),
-    "ids": (
-        "ids",
-        lambda ids: [each.hex() for each in ids],
-        lambda value: tuple(map(_id, _list(value))),
-    ),
-    "read_to": ("readTo", bytes.hex, _id),
-    "key": ("key", bytes.hex, lambda value: bytes.fromhex(_text(value))),
-    "behind": ("behind", bytes.hex, _id),
-    "further": ("further", int, _count),
-    "attempts": ("attempts", int, _count),
-    "is_begun": ("begun", bool, _true),
-    "due_ms": ("due", int, _count),
-    "messages": (
-        "messages",
-        lambda messages: [*map(_form, messages)],
-        lambda value: tuple(_read(Tries, dict(each)) for each in _list(value)),  # type: ignore[call-overload]  # refuses what is no object
-    ),
-}
-_READERS = {name: (each, decode) for each, (name, _, decode) in _FIELDS.items()}
+@cache
+def _members(kind: Any) -> dict[str, MemberField]:
+    return {each.path[0]: each for each in fields_of(kind)}

@@ -48,9 +48,9 @@ V = TypeVar("V")
 UNITS_OF_TIME = ("_ms", "_s")
 
 
-class _Codec(NamedTuple):
+class Codec(NamedTuple):
     """How a value is read, from its JSON, for a sentence about a bad one, and in a namespace; and
-    how it is written."""
+    how it is written. It annotates a field whose type does not say that."""
 
     read: Callable[[object, str, str | None], object]
     write: Callable[[Any, str | None], object]
@@ -62,7 +62,7 @@ class MemberField(NamedTuple):
     name: str
     hint: Any  # its type
     path: tuple[str, ...]  # of names of members; empty: the object itself
-    codec: _Codec
+    codec: Codec
     default: Callable[[], object] | None
     is_optional: bool
 
@@ -164,7 +164,7 @@ def _plain(hint: object) -> object:
 
 
 @cache
-def _codec_of(hint: Any) -> _Codec:
+def _codec_of(hint: Any) -> Codec:
     origin, of = get_origin(hint), get_args(hint)
     if origin is Annotated:
         marked = [_MARKED[type(each)](each) for each in of[1:] if type(each) in _MARKED]
@@ -182,12 +182,12 @@ def _codec_of(hint: Any) -> _Codec:
     return _FORMS.get(hint) or _form_of_class(hint)
 
 
-def _form_of_class(hint: Any) -> _Codec:
+def _form_of_class(hint: Any) -> Codec:
     if issubclass(hint, Enum):
-        return _Codec(
+        return Codec(
             lambda value, what, _: hint(text_from_json(value, what)), lambda value, _: value.value
         )
-    return _Codec(
+    return Codec(
         lambda value, what, namespace: from_json(
             hint, object_from_json(value, what), namespace=namespace
         ),
@@ -195,8 +195,8 @@ def _form_of_class(hint: Any) -> _Codec:
     )
 
 
-def _or_null(codec: _Codec) -> _Codec:
-    return _Codec(
+def _or_null(codec: Codec) -> Codec:
+    return Codec(
         lambda value, what, namespace: (
             None if value is None else codec.read(value, what, namespace)
         ),
@@ -204,8 +204,8 @@ def _or_null(codec: _Codec) -> _Codec:
     )
 
 
-def _array_of(kind: Callable[[Iterable[object]], object], codec: _Codec) -> _Codec:
-    return _Codec(
+def _array_of(kind: Callable[[Iterable[object]], object], codec: Codec) -> Codec:
+    return Codec(
         lambda value, what, namespace: kind(
             [codec.read(each, f"an element of {what}", namespace)
              for each in array_from_json(value, what)]
@@ -214,7 +214,7 @@ def _array_of(kind: Callable[[Iterable[object]], object], codec: _Codec) -> _Cod
     )  # fmt: skip
 
 
-def _row_of(codecs: Sequence[_Codec]) -> _Codec:
+def _row_of(codecs: Sequence[Codec]) -> Codec:
     def read(value: object, what: str, namespace: str | None) -> tuple[object, ...]:
         elements = array_from_json(value, what)
         if len(elements) != len(codecs):
@@ -222,7 +222,7 @@ def _row_of(codecs: Sequence[_Codec]) -> _Codec:
         pairs = zip(codecs, elements, strict=True)
         return tuple(codec.read(each, f"an element of {what}", namespace) for codec, each in pairs)
 
-    return _Codec(
+    return Codec(
         read,
         lambda value, namespace: [
             codec.write(each, namespace) for codec, each in zip(codecs, value, strict=True)
@@ -230,8 +230,8 @@ def _row_of(codecs: Sequence[_Codec]) -> _Codec:
     )
 
 
-def _object_of(key: _Codec, codec: _Codec) -> _Codec:
-    return _Codec(
+def _object_of(key: Codec, codec: Codec) -> Codec:
+    return Codec(
         lambda value, what, namespace: {
             key.read(name, what, namespace): codec.read(each, f"{what}.{name}", namespace)
             for name, each in object_from_json(value, what).items()
@@ -261,13 +261,13 @@ def _topic_form(topic: TopicId, namespace: str | None) -> str:
     return str(topic) if namespace is None else name_in(namespace, topic)
 
 
-def _by_names(names: TopicNames) -> _Codec:
+def _by_names(names: TopicNames) -> Codec:
     def read(value: object, what: str, _: str | None) -> TopicId:
         members = object_from_json(value, what)
         found = (text_from_json(members.get(each), each) for each in ("namespace", names.name))
         return TopicId(*found)
 
-    return _Codec(read, lambda topic, _: {"namespace": topic.namespace, names.name: topic.name})
+    return Codec(read, lambda topic, _: {"namespace": topic.namespace, names.name: topic.name})
 
 
 def _as_it_is(value: object, _: str | None) -> object:
@@ -281,43 +281,44 @@ def _transaction(value: object, what: str, _: str | None) -> Transaction:
     return transaction_from_json(encoded)
 
 
-_POINTER = _Codec(
+_POINTER = Codec(
     lambda value, what, _: pointer_from_json(value, what=what),
     lambda pointer, _: pointer_to_json(pointer),
 )
-_HEADERS = _Codec(
+_HEADERS = Codec(
     lambda value, _what, _namespace: headers_from_json(value),
     lambda headers, _: headers_to_json(headers),
 )
-_MARKED: Mapping[type, Callable[[Any], _Codec]] = {
+_MARKED: Mapping[type, Callable[[Any], Codec]] = {
+    Codec: lambda codec: codec,
     PointerCodec: lambda _: _POINTER,
     HeadersCodec: lambda _: _HEADERS,
     TopicNames: _by_names,
 }
-_FORMS: Mapping[object, _Codec] = {
-    int: _Codec(lambda value, what, _: whole_number(value, what=what), _as_it_is),
-    float: _Codec(lambda value, what, _: seconds_from_json(value, what=what), _as_it_is),
-    bool: _Codec(lambda value, what, _: flag_from_json(value, what=what), _as_it_is),
-    str: _Codec(lambda value, what, _: text_from_json(value, what), _as_it_is),
-    bytes: _Codec(
+_FORMS: Mapping[object, Codec] = {
+    int: Codec(lambda value, what, _: whole_number(value, what=what), _as_it_is),
+    float: Codec(lambda value, what, _: seconds_from_json(value, what=what), _as_it_is),
+    bool: Codec(lambda value, what, _: flag_from_json(value, what=what), _as_it_is),
+    str: Codec(lambda value, what, _: text_from_json(value, what), _as_it_is),
+    bytes: Codec(
         lambda value, what, _: payload_from_json(value, what=what),
         lambda payload, _: payload_to_json(payload),
     ),
-    MessageId: _Codec(
+    MessageId: Codec(
         lambda value, what, _: MessageId.from_hex(text_from_json(value, what)),
         lambda id, _: id.hex(),
     ),
-    TopicId: _Codec(_topic, _topic_form),
-    GroupPreferences: _Codec(
+    TopicId: Codec(_topic, _topic_form),
+    GroupPreferences: Codec(
         lambda value, what, _: GroupPreferences().with_changes(object_from_json(value, what)),
         lambda preferences, _: preferences.to_form(),
     ),
-    PartitionId: _Codec(_partition, _topic_form),
-    RollbackDetail: _Codec(
+    PartitionId: Codec(_partition, _topic_form),
+    RollbackDetail: Codec(
         lambda value, _what, _namespace: rollback_detail_from_json(value),
         lambda detail, _: rollback_detail_to_json(detail),
     ),
-    Transaction: _Codec(
+    Transaction: Codec(
         _transaction,
         lambda transaction, _: {"encoded": b64encode(transaction.to_bytes()).decode("ascii")},
     ),

@@ -22,16 +22,6 @@ from messaging.groups.group_log_records import (
 from tuff.protocol.ids import MessageId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
-    """The committed offset of a partition; `member_id` is empty after a reset, and at the start of
-    the group."""
-
-    after: MessageId
-    at_ms: int
-    member_id: str
-
-
 @dataclass(slots=True)
 class GroupState:
     """Members, assignments and offsets of a group. Members are by id."""
@@ -44,7 +34,8 @@ class GroupState:
     current: dict[str, AssignmentRecord] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)  # the member that has a partition
     instances: dict[str, str] = field(default_factory=dict)  # the static member of an instance id
-    offsets: dict[str, CommittedOffset] = field(default_factory=dict)
+    # The committed offset of each partition, without a pointer.
+    offsets: dict[str, OffsetRecord] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)  # topics in which the start is decided
     # The message that a partition's member has begun, or that the last one began and vanished.
     begun: dict[str, BegunRecord] = field(default_factory=dict)
@@ -87,6 +78,11 @@ class GroupState:
             if is_committed:
                 self._commit(record)
 
+    def after(self, partition: str) -> MessageId | None:
+        """The committed offset of a partition; None if there is none."""
+        offset = self.offsets.get(partition)
+        return None if offset is None else offset.after
+
     def undecided_partitions(self) -> set[str]:
         """The partitions with an offset in a transaction that may still commit."""
         return {each.partition for records in self.undecided.values() for each in records}
@@ -117,13 +113,7 @@ class GroupState:
         yield from self.current.values()
         if self.started:
             yield StartRecord(topics=tuple(sorted(self.started)), offsets={}, at_ms=0)
-        for partition, offset in self.offsets.items():
-            yield OffsetRecord(
-                partition=partition,
-                after=offset.after,
-                member_id=offset.member_id,
-                at_ms=offset.at_ms,
-            )
+        yield from self.offsets.values()
         yield from self.begun.values()
 
     def _add(self, record: MemberRecord) -> None:
@@ -177,9 +167,7 @@ class GroupState:
         self.started.update(record.topics)
         for partition, after in record.offsets.items():
             # Where earlier records have expired, one of a later commit may be left.
-            self.offsets.setdefault(
-                partition, CommittedOffset(after=after, at_ms=record.at_ms, member_id="")
-            )
+            self.offsets.setdefault(partition, _without_member(partition, after, record.at_ms))
 
     def _publish(self, record: OffsetRecord) -> None:
         if record.pointer is None:
@@ -194,9 +182,7 @@ class GroupState:
         before = self.offsets.get(record.partition)
         # Requests may overtake each other, and a transaction may commit late.
         if before is None or before.after < record.after:
-            self.offsets[record.partition] = CommittedOffset(
-                after=record.after, at_ms=record.at_ms, member_id=record.member_id
-            )
+            self.offsets[record.partition] = replace(record, pointer=None)
 
     def _reset(self, record: ResetRecord) -> None:
         # While the log is loaded, earlier commits are still undecided here. They had been decided
@@ -206,9 +192,8 @@ class GroupState:
         self.offsets.pop(record.partition, None)
         self.begun.pop(record.partition, None)
         if record.after is not None:
-            self.offsets[record.partition] = CommittedOffset(
-                after=record.after, at_ms=record.at_ms, member_id=""
-            )
+            offset = _without_member(record.partition, record.after, record.at_ms)
+            self.offsets[record.partition] = offset
 
     def _clear(self) -> None:
         self.epoch, self.assignor, self.partitions, self.target = 0, "", {}, {}
@@ -216,3 +201,7 @@ class GroupState:
             each.clear()
         self.started.clear()
         self.begun.clear()
+
+
+def _without_member(partition: str, after: MessageId, at_ms: int) -> OffsetRecord:
+    return OffsetRecord(partition=partition, after=after, member_id="", at_ms=at_ms)

@@ -109,7 +109,8 @@ class AssignmentRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
     """A member committed an offset: it has processed the partition through the message `after`.
-    With a `pointer` it counts once that transaction has committed."""
+    With a `pointer` it counts once that transaction has committed. `member_id` is empty for an
+    offset of a reset, or of the start of the group, in a summary."""
 
     partition: str
     after: MessageId

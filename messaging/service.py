@@ -119,7 +119,9 @@ class MessagingService:
         self.counts = MessageCounts(store, state, settings)
         self.inspection = TopicInspection(store, state, settings, self.counts)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
-        self.holds_and_positions = HoldsAndPositions(store, state, committer, settings, self.counts)
+        self.holds_and_positions = HoldsAndPositions(
+            store, state, committer, settings, self.offsets, self.counts
+        )
         observers = _observers(settings, store, state, committer)
         self.rows = TransactionRows(store, state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)

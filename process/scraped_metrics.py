@@ -194,7 +194,7 @@ def _of_positions(lags: Iterable[PositionLag], *, now_ms: int) -> Iterator[Metri
     yield Metric(
         "position_behind_seconds",
         f"Publish time of a topic's newest message less that of a named position, {which}.",
-        [(values, each.behind_ms / 1000) for values, each in positions],
+        [(values, each.lag.behind_ms / 1000) for values, each in positions],
         labels,
     )
     yield Metric(
@@ -203,7 +203,7 @@ def _of_positions(lags: Iterable[PositionLag], *, now_ms: int) -> Iterator[Metri
         [(values, each.updated_at_ms / 1000) for values, each in positions],
         labels,
     )
-    unread = [(values, each.unread) for values, each in positions]
+    unread = [(values, each.lag.unread) for values, each in positions]
     yield from _of_unread(
         "position", f"behind a named position, {which}", unread, labels, now_ms=now_ms
     )
@@ -212,15 +212,15 @@ def _of_positions(lags: Iterable[PositionLag], *, now_ms: int) -> Iterator[Metri
 def _of_groups(groups: Sequence[GroupLags], *, now_ms: int) -> Iterator[Metric]:
     labels = ("namespace", "group", "partition")
     partitions = [
-        ((group.namespace, group.name, partition), lag)
-        for group in groups
-        for partition, lag in group.lags.items()
+        ((each.group.namespace, each.group.name, partition), lag)
+        for each in groups
+        for partition, lag in each.lags.items()
     ]
     which = f"of {GROUP_PARTITIONS_SHOWN_MAX} partitions at most"
     yield Metric(
         "group_members",
         "Live members of a consumer group.",
-        [((each.namespace, each.name), each.members_count) for each in groups],
+        [((each.group.namespace, each.group.name), each.members_count) for each in groups],
         ("namespace", "group"),
     )
     yield Metric(

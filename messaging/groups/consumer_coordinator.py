@@ -33,10 +33,10 @@ from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import Topic
 from messaging.model.visibility import BEGINNING
 from messaging.read.counts import MessageCount, MessageCounts
+from messaging.read.lags import Lag, lags_of
 from messaging.read.lost_messages import GroupKind, GroupName, LostMessages
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
-from messaging.retention.holds_and_positions import behind_ms
 from messaging.settings import GroupSettings
 from messaging.topic_changes import PropertyChange, TopicChanges
 from messaging.write.publish import Publisher
@@ -53,7 +53,15 @@ from tuff.protocol.errors import (
     UnavailableError,
 )
 from tuff.protocol.group_preferences import GroupPreferences, GroupStart
-from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId, name_in, partition_in, topic_in
+from tuff.protocol.ids import (
+    GROUP_LOG,
+    MessageId,
+    PartitionId,
+    TopicId,
+    name_in,
+    partition_in,
+    topic_in,
+)
 from tuff.protocol.json_bodies import payload_from_json
 from tuff.protocol.requests import Isolation
 from tuff.protocol.sentences import counted
@@ -85,16 +93,6 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
-    """How far a group is behind in a partition: the last message of the partition, the time between
-    that and the group's offset, and the messages that the group has not read."""
-
-    end: MessageId | None
-    behind_ms: int
-    unread: MessageCount
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
     """A partition of a group for people. `lag`: None where it is not known, since another server
     owns the partition and does not answer, or the partition does not exist any more."""
@@ -110,13 +108,13 @@ class GroupLags:
     """A group for monitoring, with its lags by the names of the partitions. Those that another
     server owns are left out."""
 
-    namespace: str
-    name: str
+    group: GroupName
     members_count: int
     lags: Mapping[str, Lag]
 
 
-_Afters = Mapping[TopicId, MessageId | None]  # the committed offsets of partitions
+# The partitions of a group by their names in it, and the committed offset of each.
+_Afters = dict[str, tuple[PartitionId, MessageId | None]]
 _ConsumerGroup = LoadedGroup[GroupState, MemberSessions]
 
 
@@ -161,7 +159,7 @@ class GroupCoordinator:
         self._topics = topics
         self._offsets = offsets
         self._lost_messages = lost_messages
-        self.counts = counts
+        self._counts = counts
         self._log_ttl_s = log_ttl_s
         # Called when the log of a group was created or deleted: the servers of a cluster list them.
         self.log_changed: Callable[[TopicId], Awaitable[None]] = _ignore
@@ -415,7 +413,7 @@ class GroupCoordinator:
         state = group.state
         if state.members:
             return [each for partitions in state.partitions.values() for each in partitions]
-        return [each.name for each in self._afters(group.topic.id, state)]
+        return self._afters(group.topic.id, state)
 
     def _begin(self, group: _ConsumerGroup, partitions: Iterable[str]) -> None:
         for each in self._owned_among(group, partitions).values():
@@ -450,21 +448,21 @@ class GroupCoordinator:
     async def lags(self, group_log: TopicId, state: GroupState) -> list[PartitionLag]:
         """Where the group is in each partition that it has an offset of, or shall consume."""
         afters = self._afters(group_log, state)
-        (owned,) = await self._lags_of([self._owned(afters)])
+        (owned,) = await lags_of(self._offsets, self._counts, [self._owned(afters)])
         return [
             PartitionLag(
-                partition=name_in(group_log.namespace, each),
-                member_id=state.owners.get(name_in(group_log.namespace, each)),
+                partition=name,
+                member_id=state.owners.get(name),
                 after=after,
-                lag=owned.get(each) or await self._foreign_lag(each, after),
+                lag=owned.get(name) or await self._foreign_lag(partition, after),
             )
-            for each, after in afters.items()
+            for name, (partition, after) in afters.items()
         ]
 
     async def all_lags(self, *, count_max: int) -> list[GroupLags]:
         """The lags of the groups whose logs this server owns, by name, with `count_max` partitions
         at most. A group that can't be read now is left out. Raises: StorageUnavailableError."""
-        found: list[tuple[TopicId, int]] = []
+        found: list[tuple[GroupName, int]] = []
         afters: list[_Afters] = []
         left_count = count_max
         for group_log in self._live_logs():
@@ -473,35 +471,14 @@ class GroupCoordinator:
             with suppress(TuffError):
                 async with self._turn(group_log) as group:
                     owned = self._owned(self._afters(group_log, group.state))
-                    found.append((group_log, len(group.state.members)))
+                    found.append((_name_of(group_log), len(group.state.members)))
                 afters.append(dict(islice(owned.items(), left_count)))
                 left_count -= max(1, len(owned))  # a group without partitions counts, too
+        lags = await lags_of(self._offsets, self._counts, afters)
         return [
-            GroupLags(
-                namespace=group_log.namespace,
-                name=group_log.name.removesuffix(GROUP_LOG),
-                members_count=members_count,
-                lags={name_in(group_log.namespace, each): lag for each, lag in lags.items()},
-            )
-            for (group_log, members_count), lags in zip(
-                found, await self._lags_of(afters), strict=True
-            )
+            GroupLags(group=name, members_count=members_count, lags=each)
+            for (name, members_count), each in zip(found, lags, strict=True)
         ]
-
-    async def _lags_of(self, groups: Sequence[_Afters]) -> list[dict[TopicId, Lag]]:
-        """The lags of groups in partitions of this server that exist."""
-        bounds = await self._offsets.bounds({each for afters in groups for each in afters})
-        found: list[dict[TopicId, Lag]] = []
-        for afters in groups:
-            counts = await self.counts.counts(afters)
-            lags: dict[TopicId, Lag] = {}
-            for each in filter(bounds.__contains__, afters):
-                (live_from_ms, end), after = bounds[each], afters[each]
-                if after is None and end is not None and _has_unread(counts[each]):
-                    after = await self._offsets.earliest(each)
-                lags[each] = _lag(after, end, counts[each], live_from_ms=live_from_ms)
-            found.append(lags)
-        return found
 
     async def _foreign_lag(self, partition: TopicId, after: MessageId | None) -> Lag | None:
         if self.other_owners is not None:
@@ -509,7 +486,7 @@ class GroupCoordinator:
                 earliest, end = await self.other_owners.ends(partition, Isolation.ALL)
                 unread = await self.other_owners.count(partition, after)
                 live_from_ms = 0 if earliest is None else earliest.publish_timestamp_ms
-                return _lag(after or earliest, end, unread, live_from_ms=live_from_ms)
+                return Lag.of(after or earliest, end, unread, live_from_ms=live_from_ms)
         return None
 
     def _afters(self, group_log: TopicId, state: GroupState) -> _Afters:
@@ -522,15 +499,13 @@ class GroupCoordinator:
             found = partitions_of(self._state, topic_in(group_log.namespace, topic))
             names |= {name_in(group_log.namespace, each) for each in found}
         return {
-            partition_in(group_log.namespace, name): state.offsets[name].after
-            if name in state.offsets
-            else None
+            name: (partition_in(group_log.namespace, name), state.after(name))
             for name in sorted(names)
         }
 
     def _owned(self, afters: _Afters) -> _Afters:
         """The partitions among these that no other server owns."""
-        return {each: after for each, after in afters.items() if not self._is_foreign(each)}
+        return {name: each for name, each in afters.items() if not self._is_foreign(each[0])}
 
     def _is_foreign(self, topic: TopicId) -> bool:
         """Whether another server of a cluster owns it."""
@@ -710,8 +685,8 @@ def _name_of(group_log: TopicId) -> GroupName:
 
 
 def _read_to(state: GroupState, partition: str) -> bytes:
-    offset = state.offsets.get(partition)
-    return BEGINNING if offset is None else offset.after.to_bytes()
+    after = state.after(partition)
+    return BEGINNING if after is None else after.to_bytes()
 
 
 def _preferences_of(group: _ConsumerGroup) -> GroupPreferences:
@@ -726,17 +701,3 @@ def _preferences_of(group: _ConsumerGroup) -> GroupPreferences:
 
 async def _ignore(_group_log: TopicId) -> None:
     pass
-
-
-def _lag(
-    after: MessageId | None, end: MessageId | None, unread: MessageCount, *, live_from_ms: int
-) -> Lag:
-    late_ms = 0
-    if after is not None and _has_unread(unread):
-        late_ms = behind_ms(after, end=end, live_from_ms=live_from_ms)
-    return Lag(end=end, behind_ms=late_ms, unread=unread)
-
-
-def _has_unread(unread: MessageCount) -> bool:
-    """Whether messages wait for the group. What was rolled back or has expired does not."""
-    return unread.count > 0 or unread.is_lower_bound

@@ -19,7 +19,6 @@ from kernel.requests_and_replies import (
 from messaging.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR
 from messaging.groups.consumer_coordinator import (
     GroupCoordinator,
-    Lag,
     MemberView,
     PartitionLag,
     group_log_of,
@@ -27,6 +26,7 @@ from messaging.groups.consumer_coordinator import (
 from messaging.groups.consumer_decisions import Heartbeat
 from messaging.groups.consumer_state import GroupState
 from messaging.groups.group_log_records import LEFT_STATIC, MemberRecord
+from messaging.read.lags import Lag
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.group_preferences import MEMBERS, GroupPreferences, GroupStart

@@ -22,7 +22,7 @@ from messaging.engines.engine_interface import StoreDamagedError
 from messaging.engines.row_store import Store
 from messaging.log.rows_by_transaction import IndexedRange
 from messaging.log.scan import first_message
-from messaging.log.state_in_memory import OpenStore, StoreState, require_log
+from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import Topic, TopicRecord, topic_of
 from messaging.model.parameters import boolean, choice, transaction_named, whole_digits
 from messaging.model.row_format import (
@@ -165,7 +165,8 @@ class TopicOffsets:
         queries = {}
         for topic in topics:
             with suppress(TopicNotFoundError):
-                found, record = require_log(self._store, self._state, topic)
+                # A topic that got partitions has its old positions in its own log, the first one.
+                found, record = require_topic(self._store, self._state, topic)
                 queries[topic] = self._query(found, record, Poll(), BEGINNING, None)
         ends = await self._store.read(
             lambda store: {topic: newest_id(store, query) for topic, query in queries.items()}

@@ -7,9 +7,10 @@ stored offset; it keeps nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from math import ceil
 
 from kernel.requests_and_replies import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
@@ -17,10 +18,10 @@ from messaging.log.state_in_memory import OpenStore, StoreState, require_log, re
 from messaging.log.topics import Topic, TopicRecord, live_holds, topic_of
 from messaging.model.parameters import id_or_time_from
 from messaging.model.row_format import HOLDS, POSITIONS, Hold, Position, named_row_key
-from messaging.model.visibility import BEGINNING, Query, first_id
-from messaging.read.counts import MessageCount, MessageCounts
-from messaging.read.offsets_and_splits import first_live, newest_id
-from messaging.read.poll import Poll, query_of
+from messaging.model.visibility import first_id
+from messaging.read.counts import MessageCounts
+from messaging.read.lags import Lag, lags_of
+from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.settings import MessagingSettings
 from messaging.write.write_batch import WriteBatch
 from messaging.write.write_queue import Write, WriteQueue
@@ -41,22 +42,12 @@ POSITIONS_COUNT_MAX = 1_000  # of a topic; a page of them is one reply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionLag:
-    """The lag of a named position behind the end of its topic: ms between their publish times, 0 at
-    the end or if no message behind it can be read. A position before the oldest live message counts
-    as that message. `unread`: the messages behind it."""
+    """The lag of a named position behind the end of its topic."""
 
     topic: TopicId
     name: str
-    behind_ms: int
     updated_at_ms: int
-    unread: MessageCount
-
-
-def behind_ms(position: MessageId, *, end: MessageId | None, live_from_ms: int) -> int:
-    """The lag that `PositionLag` describes."""
-    if end is None or end <= position:
-        return 0
-    return end.publish_timestamp_ms - max(position.publish_timestamp_ms, live_from_ms)
+    lag: Lag
 
 
 def with_hold(
@@ -117,10 +108,11 @@ class HoldsAndPositions:
         state: StoreState,
         committer: WriteQueue,
         settings: MessagingSettings,
+        offsets: TopicOffsets,
         counts: MessageCounts,
     ) -> None:
-        self.counts = counts
-        self._settings = settings
+        self._offsets = offsets
+        self._counts = counts
         self.hold_max_s = settings.hold_max_s
         self._kept_ms_max = round(settings.kept_s_max * 1000)  # of a message, with all holds
         self._store = store
@@ -260,63 +252,32 @@ class HoldsAndPositions:
         return sum(len(record.positions) for record in records if record is not None)
 
     async def position_lags(self, *, count_max: int) -> list[PositionLag]:
-        """The lag of the first `count_max` named positions, by topic and name. Each topic costs one
-        step in the store, however many messages it has.
+        """The lag of the first `count_max` named positions, by topic and name.
 
         Raises: StorageUnavailableError.
         """
-        shown = self._positions()[:count_max]
-        topics = {topic.id: self._query(topic, record) for topic, record, _ in shown}
-        ends = await self._store.read(
-            lambda store: {each: newest_id(store, query) for each, query in topics.items()}
-        )
-        found = []
-        unread = await self._unread(shown)
-        for topic, record, name in shown:
-            count = unread[topic.id, name]
-            position = record.positions[name]
-            lag_ms = behind_ms(
-                position.position,
-                live_from_ms=first_live(topics[topic.id]).timestamp_ms,
-                end=ends[topic.id],
-            )
-            found.append(
-                PositionLag(
-                    topic=topic.id,
-                    name=name,
-                    behind_ms=lag_ms if count.count or count.is_lower_bound else 0,
-                    updated_at_ms=position.updated_at_ms,
-                    unread=count,
-                )
-            )
-        return found
-
-    async def _unread(
-        self, positions: Sequence[tuple[Topic, TopicRecord, str]]
-    ) -> dict[tuple[TopicId, str], MessageCount]:
-        """The messages behind each position; none behind those of a topic that was deleted."""
-        afters = [
-            (topic.id, name, record.positions[name].position) for topic, record, name in positions
-        ]
-        counts = await self.counts.counts_of([(topic, after) for topic, _, after in afters])
-        return {
-            (topic, name): count for (topic, name, _), count in zip(afters, counts, strict=True)
-        }
-
-    def _positions(self) -> list[tuple[Topic, TopicRecord, str]]:
-        """Every named position, by topic and name."""
-        found = [
-            (topic, record)
+        topics = [
+            (topic.id, record.positions)
             for topic in self._state.topics
             if (record := topic.durable) is not None and record.positions
         ]
-        found.sort(key=lambda each: each[0].id)
+        topics.sort(key=lambda each: each[0])
+        shown = {
+            (topic, name): positions[name]
+            for topic, positions in topics
+            for name in sorted(positions)
+        }
+        afters = {
+            (topic, name): (topic, each.position)
+            for (topic, name), each in islice(shown.items(), count_max)
+        }
+        (lags,) = await lags_of(self._offsets, self._counts, [afters])
         return [
-            (topic, record, name) for topic, record in found for name in sorted(record.positions)
+            PositionLag(
+                topic=topic, name=name, updated_at_ms=shown[topic, name].updated_at_ms, lag=lag
+            )
+            for (topic, name), lag in lags.items()
         ]
-
-    def _query(self, topic: Topic, record: TopicRecord) -> Query:
-        return query_of(self._state, self._settings, topic, record, Poll(), BEGINNING, None)
 
     def _change_holds(self, batch: WriteBatch, topic: Topic, record: TopicRecord) -> None:
         batch.change_record(topic, record)

@@ -141,14 +141,14 @@ async def test_a_position_behind_which_nothing_can_be_read_is_not_behind(
     world.clock.now_ms += 9_000
     await publish(service, b"b", pointer=world.transactions.start(1))
     await world.abort(service, 1)
-    (lag,) = await service.holds_and_positions.position_lags(count_max=1)
-    assert (lag.behind_ms, lag.unread.count) == (0, 0)
+    (found,) = await service.holds_and_positions.position_lags(count_max=1)
+    assert (found.lag.behind_ms, found.lag.unread.count) == (0, 0)
 
     await publish(service, b"c", b"d")
 
-    (lag,) = await service.holds_and_positions.position_lags(count_max=1)
-    assert (lag.behind_ms, lag.unread.count) == (9_000, 2)
-    assert lag.unread.oldest_ms == world.clock.now_ms
+    (found,) = await service.holds_and_positions.position_lags(count_max=1)
+    assert (found.lag.behind_ms, found.lag.unread.count) == (9_000, 2)
+    assert found.lag.unread.oldest_ms == world.clock.now_ms
 
 
 async def test_a_store_that_is_not_open_yet_counts_nothing(world: World) -> None:

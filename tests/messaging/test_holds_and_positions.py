@@ -359,7 +359,7 @@ TTL_MS = 100_000  # the fixture's topic
 
 async def behind(service: MessagingService) -> dict[str, int]:
     lags = await service.holds_and_positions.position_lags(count_max=100)
-    return {lag.name: lag.behind_ms for lag in lags}
+    return {each.name: each.lag.behind_ms for each in lags}
 
 
 async def test_a_position_is_behind_by_the_time_to_the_newest_message(
@@ -377,7 +377,7 @@ async def test_a_position_is_behind_by_the_time_to_the_newest_message(
 
     assert await behind(service) == {"report": 2_500, "at the end": 0, "past it": 0}
     assert (report.topic, report.name) == (AUDIT, "report")
-    assert (report.behind_ms, report.updated_at_ms) == (2_500, NOON_MS)
+    assert (report.lag.behind_ms, report.updated_at_ms) == (2_500, NOON_MS)
 
 
 async def test_undecided_and_rolled_back_messages_are_no_lag(
@@ -444,7 +444,9 @@ async def test_the_lag_of_a_topic_reads_a_bounded_number_of_rows(
 
     assert [(lag.topic, lag.name) for lag in lags] == [(AUDIT, "one"), (AUDIT, "three")]
     assert service.holds_and_positions.position_count() == 3
-    assert [(lag.unread.count, lag.unread.is_lower_bound) for lag in lags] == [(10, True)] * 2
+    assert [(each.lag.unread.count, each.lag.unread.is_lower_bound) for each in lags] == [
+        (10, True)
+    ] * 2
     assert store.read_count <= 1 + 2 * (1 + 4 + 16)  # the chunks of a scan
 
 

@@ -9,9 +9,10 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from messaging.groups.consumer_coordinator import GroupLags, Lag
+from messaging.groups.consumer_coordinator import GroupLags
 from messaging.groups.share_coordinator import ShareGroupLag
 from messaging.read.counts import MessageCount
+from messaging.read.lags import Lag
 from messaging.read.lost_messages import GroupKind, GroupName, LossCause, LossKey
 from messaging.retention.holds_and_positions import PositionLag
 from process import scraped_metrics
@@ -64,13 +65,11 @@ def _lags() -> Lags:
     position = PositionLag(
         topic=TOPIC,
         name="report",
-        behind_ms=2_000,
         updated_at_ms=9_000,
-        unread=MessageCount(),
+        lag=Lag(end=None, behind_ms=behind_ms, unread=MessageCount()),
     )
     group = GroupLags(
-        namespace="default",
-        name="g",
+        group=GroupName(GroupKind.CONSUMER, "default", "g"),
         members_count=3,
         lags={"t:1": Lag(end=None, behind_ms=500, unread=unread)},
     )
@@ -148,7 +147,7 @@ async def test_a_store_that_is_down_or_hangs_hides_no_other_metric(
         at_once = await asyncio.gather(reader.read(), reader.read())
     down = await reader.read()
 
-    assert [(each.name, each.behind_ms) for each in shown.positions] == [("report", 0)]
+    assert [(each.name, each.lag.behind_ms) for each in shown.positions] == [("report", 0)]
     assert [lag for lags in (*hung, down) for kind in lags[:-1] for lag in kind] == []
     assert len(hangs) == 3  # of positions, groups and topics, once for both scrapes
     assert (after.positions, again.positions) == ((), shown.positions)  # the first read had hung

@@ -252,9 +252,8 @@ class MessagingService:
     async def _before_deletion(self) -> None:
         """Count what groups have not read of what is about to be deleted, and delete groups that
         are not used any more."""
-        consumer_groups = await self.groups.note_lost()
+        consumer_groups = await self.groups.note_lost_and_expire()
         self.lost_messages.end_pass({*consumer_groups, *await self.share_groups.note_lost()})
-        await self.groups.expire()
 
     def _end(self) -> StoreEnd | None:
         last, metadata = self.state.last_batch, self.state.durable_metadata

@@ -34,14 +34,13 @@ from messaging.log.topics import Topic
 from messaging.model.visibility import BEGINNING
 from messaging.read.counts import MessageCount, MessageCounts
 from messaging.read.lags import Lag, lags_of
-from messaging.read.lost_messages import GroupKind, GroupName, LostMessages
+from messaging.read.lost_messages import GroupName, LostMessages
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.settings import GroupSettings
 from messaging.topic_changes import PropertyChange, TopicChanges
 from messaging.write.publish import Publisher
 from messaging.write.write_queue import WriteQueue
-from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import (
     DamagedRecordError,
     GroupNotEmptyError,
@@ -341,37 +340,45 @@ class GroupCoordinator:
                     "until their sessions are over"
                 )
             await self._delete(group)
-        await self.log_changed(group_log)
 
     async def _delete(self, group: _ConsumerGroup) -> None:
         group_log = group.topic.id
         self._logs.forget(group_log)
         await self._topics.delete(group_log)
+        await self.log_changed(group_log)
 
-    async def expire(self) -> None:
-        """Delete the groups that had no member for `groups.retention`. One that has preferences
-        keeps these, and forgets its offsets. Call it only while the clock is not doubtful."""
-        for group_log in self._live_logs():
+    async def note_lost_and_expire(self) -> list[GroupName]:
+        """Count what groups have lost of the partitions of this server since the last call, and
+        delete those that had no member for `groups.retention`. The names of all of them. A group
+        that can't be read now is left to the next call. Call it only while the clock is not
+        doubtful."""
+        logs = self._live_logs()
+        for group_log in logs:
             await asyncio.sleep(0)  # there may be thousands
             with suppress(TuffError):
                 async with self._turn(group_log) as group:
+                    with suppress(TuffError):
+                        await self._note_lost(group, self._read_by(group))
                     if not group.state.members:
                         await self._logs.end_transactions(group)
-                    if not self._is_unused(group):
-                        continue
-                    if has_preferences := _preferences_of(group) != GroupPreferences():
-                        await self._write(group, [SummaryRecord()])
-                    else:
-                        await self._delete(group)
-                if not has_preferences:
-                    await self.log_changed(group_log)
-                log.info(
-                    "%s the consumer group %s, which had no member for %.0f s",
-                    "forgot the offsets of" if has_preferences else "deleted",
-                    _name_of(group_log).full_name,
-                    self.settings.retention_s,
-                    extra=event("group_expired", group=_name_of(group_log).full_name),
-                )
+                    if self._is_unused(group):
+                        await self._expire(group)
+        return [*map(GroupName.of, logs)]
+
+    async def _expire(self, group: _ConsumerGroup) -> None:
+        """Delete a group; one that has preferences keeps these, and forgets its offsets."""
+        if has_preferences := _preferences_of(group) != GroupPreferences():
+            await self._write(group, [SummaryRecord()])
+        else:
+            await self._delete(group)
+        name = GroupName.of(group.topic.id).full_name
+        log.info(
+            "%s the consumer group %s, which had no member for %.0f s",
+            "forgot the offsets of" if has_preferences else "deleted",
+            name,
+            self.settings.retention_s,
+            extra=event("group_expired", group=name),
+        )
 
     def _is_unused(self, group: _ConsumerGroup) -> bool:
         state, retention_ms = group.state, round(self.settings.retention_s * 1000)
@@ -384,17 +391,6 @@ class GroupCoordinator:
         has_waited = now_ms - group.loaded_ms >= min(retention_ms, RETURN_MS)
         return has_waited and now_ms - last_ms >= retention_ms
 
-    async def note_lost(self) -> list[GroupName]:
-        """Count what groups have lost of the partitions of this server since the last call; the
-        names of all groups. One that can't be read now is left to the next call."""
-        logs = self._live_logs()
-        for group_log in logs:
-            await asyncio.sleep(0)  # there may be thousands
-            with suppress(TuffError):
-                async with self._turn(group_log) as group:
-                    await self._note_lost(group, self._read_by(group))
-        return [_name_of(each) for each in logs]
-
     def _live_logs(self) -> list[TopicId]:
         """The logs of the groups that this server coordinates, in byte order."""
         return [each for each in self._state.topics.live() if each.name.endswith(GROUP_LOG)]
@@ -402,9 +398,7 @@ class GroupCoordinator:
     def names(self, namespace: str) -> list[str]:
         """The groups of a namespace whose logs this server owns, in byte order."""
         return [
-            each.name.removesuffix(GROUP_LOG)
-            for each in self._state.topics.live()
-            if each.namespace == namespace and each.name.endswith(GROUP_LOG)
+            GroupName.of(each).name for each in self._live_logs() if each.namespace == namespace
         ]
 
     def _read_by(self, group: _ConsumerGroup) -> Iterable[str]:
@@ -417,10 +411,10 @@ class GroupCoordinator:
 
     def _begin(self, group: _ConsumerGroup, partitions: Iterable[str]) -> None:
         for each in self._owned_among(group, partitions).values():
-            self._lost_messages.begin(_name_of(group.topic.id), each)
+            self._lost_messages.begin(GroupName.of(group.topic.id), each)
 
     async def _note_lost(self, group: _ConsumerGroup, partitions: Iterable[str]) -> None:
-        name = _name_of(group.topic.id)
+        name = GroupName.of(group.topic.id)
         behind = {}
         for each, partition in self._owned_among(group, partitions).items():
             with suppress(TopicNotFoundError):
@@ -433,12 +427,8 @@ class GroupCoordinator:
         tags = _preferences_of(group).tags
         for each, partition in behind.items():
             if each not in undecided:
-                await self._lost_messages.note(
-                    name,
-                    partition,
-                    _read_to(group.state, each),
-                    tags=None if tags is None else TagFilter.parse(tags),
-                )
+                read_to = _read_to(group.state, each)
+                await self._lost_messages.note(name, partition, read_to, tags=tags)
 
     def _owned_among(self, group: _ConsumerGroup, partitions: Iterable[str]) -> dict[str, TopicId]:
         """The partitions among these that no other server owns, by their names."""
@@ -471,7 +461,7 @@ class GroupCoordinator:
             with suppress(TuffError):
                 async with self._turn(group_log) as group:
                     owned = self._owned(self._afters(group_log, group.state))
-                    found.append((_name_of(group_log), len(group.state.members)))
+                    found.append((GroupName.of(group_log), len(group.state.members)))
                 afters.append(dict(islice(owned.items(), left_count)))
                 left_count -= max(1, len(owned))  # a group without partitions counts, too
         lags = await lags_of(self._offsets, self._counts, afters)
@@ -677,11 +667,6 @@ def partitions_of(state: StoreState, topic: TopicId) -> list[TopicId]:
 def group_log_of(namespace: str, group: str) -> TopicId:
     """The log of a group. Raises: InvalidNameError."""
     return TopicId(namespace, f"{group}{GROUP_LOG}")
-
-
-def _name_of(group_log: TopicId) -> GroupName:
-    name = group_log.name.removesuffix(GROUP_LOG)
-    return GroupName(GroupKind.CONSUMER, group_log.namespace, name)
 
 
 def _read_to(state: GroupState, partition: str) -> bytes:

@@ -32,7 +32,7 @@ from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, ShareGroup, Wind
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import TTL_S_MAX, Topic, created
 from messaging.model.visibility import before_row, first_id, id_before, start_after
-from messaging.read.lost_messages import GroupKind, GroupName, Loss, LostMessages
+from messaging.read.lost_messages import GroupKind, GroupName, Loss, LossCause, LostMessages
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
 from messaging.settings import MessagingSettings
@@ -40,7 +40,7 @@ from messaging.topic_changes import TopicChanges, deleted
 from messaging.write.publish import Publisher
 from messaging.write.write_batch import WriteBatch
 from messaging.write.write_queue import Write, WriteQueue
-from tuff.protocol.attributes import Attributes, TagFilter
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import (
     GroupExistsError,
     GroupNotFoundError,
@@ -183,7 +183,7 @@ class ShareGroups:
             else:
                 self._create_logs(batch, partitions, group, asked)
                 for each in partitions:
-                    self._lost_messages.begin(_name_of(each, group), each)
+                    self._lost_messages.begin(GroupName.of(each.share_log(group)), each)
 
         await self._committer.submit(Write(decide))
 
@@ -327,7 +327,7 @@ class ShareGroups:
             with suppress(TuffError):
                 async with self._turn(topic, name) as found:
                     await self._bring_up_to_date(topic, found)
-        return [_name_of(topic, name) for topic, name in groups]
+        return [GroupName(GroupKind.SHARE, topic.namespace, name) for topic, name in groups]
 
     async def lease(
         self, topic: TopicId, group: str, request: LeaseRequest, *, wait_s: float = 0.0
@@ -495,35 +495,29 @@ class ShareGroups:
         """Take note of ended transactions, of ended leases, and of messages that expired."""
         await self._logs.end_transactions(found)
         home, record = require_log(self._store, self._state, topic)
-        live_from = home.rule_of(record).live_from(now_ms=self._state.expiry_ms())
-        # Time alone must not move the window past the high-water mark: if the clock goes back, the
-        # next message gets an id before what is live now.
-        end = MessageId.from_int(past_group(self._state.high_water_mark).to_int() + 1)
-        first = min(max(record.log_start, MessageId(*live_from)), end)
+        stops = self._lost_messages.stops(home, record)
+        first = max(record.log_start, MessageId(*stops[LossCause.EXPIRED])).to_bytes()
         found.state.end_leases(now_ms=self._state.now_ms())
-        if found.state.low < id_before(first.to_bytes()):
-            await self._note_lost(found, first.to_bytes())
-        found.state.forget_before(first.to_bytes())
+        if found.state.low < id_before(first):
+            await self._note_lost(found, first, stops)
+        found.state.forget_before(first)
         self._log_lost(found)
 
-    async def _note_lost(self, found: ShareGroup, first: bytes) -> None:
+    async def _note_lost(
+        self, found: ShareGroup, first: bytes, stops: Mapping[LossCause, Offset]
+    ) -> None:
         """Count the messages before this id that are not done, and that no worker has."""
         partition, state = found.topic.id.home, found.state
-        name = _name_of(partition, found.topic.id.share_group or "")
+        name = GroupName.of(found.topic.id)
         after = state.low
-        for cause, stop in self._lost_messages.stops(partition).items():
+        for cause, stop in stops.items():
             through = min(before_row(stop), id_before(first))
             if after < through:
                 loss = Loss(name, cause, after, through)
                 self._lost_messages.add(partition, loss, state.unread_in(after, through))
                 after = through
-        tags = found.memory.tags
         await self._lost_messages.note(
-            name,
-            partition,
-            state.read_to,
-            tags=None if tags is None else TagFilter.parse(tags),
-            done=state.done_ahead,
+            name, partition, state.read_to, tags=found.memory.tags, done=state.done_ahead
         )
 
     async def _expiring(
@@ -573,10 +567,6 @@ class ShareGroups:
         Raises: TopicNotFoundError, PartitionRequiredError, GroupNotFoundError.
         """
         return self._logs.turn(partial(self._find_log, topic, group))
-
-
-def _name_of(topic: TopicId, group: str) -> GroupName:
-    return GroupName(GroupKind.SHARE, topic.namespace, group)
 
 
 def _sum_of(views: Sequence[ShareGroupView]) -> ShareGroupView:

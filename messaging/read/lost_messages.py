@@ -8,7 +8,7 @@ begin where the last retention pass ended.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -30,7 +30,7 @@ from messaging.read.poll import Poll, query_of
 from messaging.settings import MessagingSettings
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import TopicNotFoundError
-from tuff.protocol.ids import FIRST_ID, MessageId, Offset, TopicId
+from tuff.protocol.ids import FIRST_ID, GROUP_LOG, MessageId, Offset, TopicId
 from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,13 @@ class GroupName(NamedTuple):
     kind: GroupKind
     namespace: str
     name: str
+
+    @classmethod
+    def of(cls, log: TopicId) -> "GroupName":
+        """The group whose log this is."""
+        if (share_group := log.share_group) is not None:
+            return cls(GroupKind.SHARE, log.namespace, share_group)
+        return cls(GroupKind.CONSUMER, log.namespace, log.name.removesuffix(GROUP_LOG))
 
     @property
     def full_name(self) -> str:
@@ -122,7 +129,7 @@ class LostMessages:
             topic, record = require_topic(self._store, self._state, partition)
         except TopicNotFoundError:
             return
-        self._counted_to[_reader(group, partition)] = max(self._stops(topic, record).values())
+        self._counted_to[_reader(group, partition)] = max(self.stops(topic, record).values())
 
     def is_behind(self, group: GroupName, partition: TopicId, after: bytes) -> bool:
         """Whether a group that has read up to this id may have lost something that is not counted
@@ -132,7 +139,7 @@ class LostMessages:
         if after >= pack_offset(*max(live_from, record.log_start.offset)):
             return False  # the usual case, with each commit
         position = self._position(_reader(group, partition), topic, record, after)
-        return position < before_row(max(self._stops(topic, record).values()))
+        return position < before_row(max(self.stops(topic, record).values()))
 
     async def note(
         self,
@@ -140,7 +147,7 @@ class LostMessages:
         partition: TopicId,
         after: bytes,
         *,
-        tags: TagFilter | None = None,
+        tags: str | None = None,
         done: Collection[bytes] = (),
     ) -> None:
         """Count what the group has lost since the last call. `after`: it has read up to here.
@@ -152,12 +159,13 @@ class LostMessages:
             return  # by a right clock the messages may be there again
         topic, record = require_topic(self._store, self._state, partition)
         reader = _reader(group, partition)
-        position, stops = self._position(reader, topic, record, after), self._stops(topic, record)
+        position, stops = self._position(reader, topic, record, after), self.stops(topic, record)
         for cause, stop in stops.items():
             through = before_row(stop)
             if position >= through:
                 continue
-            found = await self._count(topic, record, position, through, tags)
+            read = None if tags is None else TagFilter.parse(tags)
+            found = await self._count(topic, record, position, through, read)
             found = replace(found, count=found.count - _count_in(done, position, through))
             if found.count > 0:
                 self._add(reader, Loss(group, cause, position, through), found)
@@ -204,12 +212,8 @@ class LostMessages:
         }
         return sorted(found.values(), key=lambda each: each.group)
 
-    def stops(self, partition: TopicId) -> Mapping[LossCause, Offset]:
-        """The first offset that is not gone, by the cause. Raises: TopicNotFoundError,
-        OwnershipMovingError."""
-        return self._stops(*require_topic(self._store, self._state, partition))
-
-    def _stops(self, topic: Topic, record: TopicRecord) -> dict[LossCause, Offset]:
+    def stops(self, topic: Topic, record: TopicRecord) -> dict[LossCause, Offset]:
+        """The first offset that is not gone, by the cause."""
         # What the time to live would have taken as well has expired.
         live_from = topic.rule_of(record).live_from(now_ms=self._state.expiry_ms())
         # Time alone must not move it past the high-water mark: a clock that goes back gives the
@@ -230,7 +234,7 @@ class LostMessages:
         """Where counting begins in a group that was not looked at since the start: behind what
         others, or this server before the start, may have counted."""
         if self._state.topics.is_shared:
-            return max(self._stops(topic, record).values())
+            return max(self.stops(topic, record).values())
         counted_to = self._counted_at_start.get(topic.id, NO_LOG_START)
         if self._swept_at_ms is None:
             return counted_to

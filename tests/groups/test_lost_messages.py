@@ -115,7 +115,7 @@ async def test_looks_before_the_rows_are_deleted_count_them_once(
     world.clock.now_ms += TTL_MS
 
     for _ in range(2):
-        await service.groups.note_lost()
+        await service.groups.note_lost_and_expire()
 
     assert lost(service) == {(CONSUMERS, "expired"): 3}
 
@@ -423,7 +423,7 @@ async def test_other_work_comes_in_between_the_groups(service: MessagingService)
             turns += 1
 
     working = asyncio.ensure_future(work())
-    await service.groups.note_lost()
+    await service.groups.note_lost_and_expire()
     working.cancel()
 
     assert turns >= 20

@@ -25,7 +25,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "after a start, what expired before it is no loss",
         "messaging/read/lost_messages.py",
         "        counted_to = self._counted_at_start.get(topic.id, NO_LOG_START)\n",
-        "        counted_to = max(self._stops(topic, record).values())\n",
+        "        counted_to = max(self.stops(topic, record).values())\n",
         (f"{_UNREAD}::test_after_a_start_what_expired_since_the_end_is_counted_and_nothing_twice",),
     ),
     Mutant(

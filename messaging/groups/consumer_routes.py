@@ -12,7 +12,6 @@ from kernel.requests_and_replies import (
     Route,
     json_reply,
     members_of,
-    read_object,
     read_query,
     value_reply,
 )
@@ -151,9 +150,7 @@ class _Routes:
 
     async def reset(self, request: Request) -> Reply:
         log = _log_of(request)
-        body = read_object(
-            request.body, request.content_type, members={"offsets"}, what="a reset of offsets"
-        )
+        body = members_of(request, members={"offsets"}, what="a reset of offsets")
         offsets = {
             name: None if after is None else _id(after, name)
             for name, after in _offsets(log, body).items()
@@ -180,23 +177,26 @@ class _Routes:
         return json_reply((await self._coordinator.preferences(_log_of(request))).to_form())
 
     async def set_preferences(self, request: Request) -> Reply:
-        log, given = _log_of(request), _preferences_in(request)
-        # Checked before the group is created.
-        preferences = GroupPreferences().with_changes(given)
-        changed = await self._coordinator.change_preferences(log, lambda _before: preferences)
-        return json_reply(changed.to_form())
+        return await self._change_preferences(request, lambda _before: GroupPreferences())
 
     async def update_preferences(self, request: Request) -> Reply:
-        log, given = _log_of(request), _preferences_in(request)
-        GroupPreferences().with_changes(given)
+        return await self._change_preferences(request, lambda before: before)
+
+    async def _change_preferences(
+        self, request: Request, kept: Callable[[GroupPreferences], GroupPreferences]
+    ) -> Reply:
+        """`kept`: those that a change of the present ones begins with."""
+        log = _log_of(request)
+        given = members_of(request, members=MEMBERS, what="preferences of a group")
+        GroupPreferences().with_changes(given)  # checked before the group is created
         changed = await self._coordinator.change_preferences(
-            log, lambda before: before.with_changes(given)
+            log, lambda before: kept(before).with_changes(given)
         )
         return json_reply(changed.to_form())
 
     async def delete(self, request: Request) -> Reply:
         log = _log_of(request)
-        read_object(request.body, request.content_type, members=(), what="the deletion of a group")
+        members_of(request, members=(), what="the deletion of a group")
         await self._coordinator.delete(log)
         return EMPTY_REPLY
 
@@ -231,12 +231,6 @@ def group_log(request: Request) -> TopicId:
 def _log_of(request: Request) -> TopicId:
     read_query(request.query, parameters=())
     return group_log(request)
-
-
-def _preferences_in(request: Request) -> Mapping[str, object]:
-    return read_object(
-        request.body, request.content_type, members=MEMBERS, what="preferences of a group"
-    )
 
 
 def _lag_form(lag: Lag | None, *, now_ms: int) -> dict[str, object]:

@@ -9,7 +9,6 @@ from kernel.requests_and_replies import (
     Route,
     json_reply,
     members_of,
-    read_object,
     value_reply,
 )
 from messaging.groups.share_coordinator import Given, LeaseRequest, ShareGroups, ShareGroupView
@@ -68,9 +67,7 @@ class _Routes:
 
     async def create(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
-        body = read_object(
-            request.body, request.content_type, members=_PROPERTIES, what="a share group"
-        )
+        body = members_of(request, members=_PROPERTIES, what="a share group")
         lease_ms = _milliseconds(body, "lease", least=LEASE_MS_MIN)
         await self._groups.create(
             topic,
@@ -93,7 +90,7 @@ class _Routes:
 
     async def delete(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
-        read_object(request.body, request.content_type, members=(), what="the deletion of a group")
+        members_of(request, members=(), what="the deletion of a group")
         await self._groups.delete(topic, name)
         return EMPTY_REPLY
 

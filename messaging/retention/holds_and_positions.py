@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from math import ceil
 
-from kernel.requests_and_replies import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
+from kernel.requests_and_replies import EMPTY_REPLY, Reply, Request, Route, json_reply, members_of
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import Topic, TopicRecord, live_holds, topic_of
 from messaging.model.parameters import id_or_time_from
@@ -324,9 +324,7 @@ class _HoldRoutes:
 
     async def hold(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
-        body = read_object(
-            request.body, request.content_type, members={"from", "maxAge"}, what="a hold"
-        )
+        body = members_of(request, members={"from", "maxAge"}, what="a hold")
         first = id_or_time_from(body.get("from"), what="from")
         max_age_ms = _age_ms(body.get("maxAge"), most_s=self._component.hold_max_s)
         hold = await self._component.hold(topic, name, first, max_age_ms=max_age_ms)
@@ -334,7 +332,7 @@ class _HoldRoutes:
 
     async def release(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
-        read_object(request.body, request.content_type, members=(), what="the deletion of a hold")
+        members_of(request, members=(), what="the deletion of a hold")
         await self._component.release(topic, name)
         return EMPTY_REPLY
 
@@ -350,9 +348,7 @@ class _HoldRoutes:
 
     async def set_position(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
-        body = read_object(
-            request.body, request.content_type, members={"position"}, what="a position"
-        )
+        body = members_of(request, members={"position"}, what="a position")
         digits = body.get("position")
         if not isinstance(digits, str):
             raise BadRequestError(f"position is a message id, not {shown(digits)}")
@@ -363,9 +359,7 @@ class _HoldRoutes:
 
     async def delete_position(self, request: Request) -> Reply:
         topic, name = topic_of(request), _name(request)
-        read_object(
-            request.body, request.content_type, members=(), what="the deletion of a position"
-        )
+        members_of(request, members=(), what="the deletion of a position")
         await self._component.delete_position(topic, name)
         return EMPTY_REPLY
 

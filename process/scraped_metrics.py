@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kernel.event_loop import FutureTask
 from messaging.groups.consumer_coordinator import GroupLags
-from messaging.groups.share_coordinator import ShareGroupLag
+from messaging.groups.share_coordinator import ShareGroupView
 from messaging.read.counts import RECORDS_COUNT_MAX, MessageCount
 from messaging.read.lost_messages import TOTALS_COUNT_MAX, GroupKind, LossKey
 from messaging.retention.holds_and_positions import PositionLag
@@ -40,7 +40,7 @@ class Lags(NamedTuple):
 
     positions: Sequence[PositionLag] = ()
     groups: Sequence[GroupLags] = ()
-    share_groups: Sequence[ShareGroupLag] = ()
+    share_groups: Sequence[tuple[TopicId, ShareGroupView]] = ()
     topics: Sequence[tuple[TopicId, MessageCount]] = ()
     lost: Mapping[LossKey, int] = MappingProxyType({})  # messages, in total
     now_ms: int = 0
@@ -172,8 +172,8 @@ def of_lags(lags: Lags) -> Iterator[Metric]:
         "Publish time of a topic's newest message less that of the oldest that is not done in a "
         f"share group, of the first {SHARE_GROUPS_SHOWN_MAX} by topic and name.",
         [
-            ((each.topic.namespace, each.topic.name, each.name), each.behind_ms / 1000)
-            for each in lags.share_groups
+            ((topic.namespace, topic.name, each.name), each.behind_ms / 1000)
+            for topic, each in lags.share_groups
         ],
         ("namespace", "topic", "group"),
     )
@@ -285,7 +285,7 @@ class LagReader:
         self._positions = _Reading(partial(positions, count_max=POSITIONS_SHOWN_MAX))
         groups = messaging.groups.all_lags
         self._groups = _Reading(partial(groups, count_max=GROUP_PARTITIONS_SHOWN_MAX))
-        share_groups = messaging.share_groups.all_lags
+        share_groups = messaging.share_groups.all_views
         self._share_groups = _Reading(partial(share_groups, count_max=SHARE_GROUPS_SHOWN_MAX))
         topics = messaging.inspection.counts
         self._topics = _Reading(partial(topics, count_max=TOPICS_COUNTED_MAX))

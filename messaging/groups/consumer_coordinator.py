@@ -523,14 +523,6 @@ class GroupCoordinator:
                 "lists them; those that are not used any more end after groups.retention"
             )
 
-    async def _ends(
-        self, partition: TopicId, isolation: Isolation = Isolation.ALL
-    ) -> tuple[MessageId | None, MessageId | None]:
-        if self.other_owners is not None and self._is_foreign(partition):
-            return await self.other_owners.ends(partition, isolation)
-        found = await self._offsets.offsets(partition, isolation=isolation)
-        return found.earliest, found.end
-
     async def _ends_of(
         self, group_log: TopicId, topics: Iterable[str], partitions: Mapping[str, Sequence[str]]
     ) -> dict[str, MessageId]:
@@ -545,7 +537,9 @@ class GroupCoordinator:
 
     async def _decided_end(self, partition: TopicId) -> MessageId | None:
         try:
-            return (await self._ends(partition, Isolation.COMMITTED))[1]
+            if self.other_owners is not None and self._is_foreign(partition):
+                return (await self.other_owners.ends(partition, Isolation.COMMITTED))[1]
+            return (await self._offsets.offsets(partition, isolation=Isolation.COMMITTED)).end
         except TopicNotFoundError:  # it was deleted meanwhile
             return None
 

@@ -32,6 +32,7 @@ from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, ShareGroup, Wind
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import TTL_S_MAX, Topic, created
 from messaging.model.visibility import before_row, first_id, id_before, start_after
+from messaging.read.counts import MessageCount
 from messaging.read.lost_messages import GroupKind, GroupName, Loss, LossCause, LostMessages
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
@@ -95,15 +96,6 @@ class ShareGroupView:
     low: MessageId
     oldest: MessageId | None
     end: MessageId | None
-    behind_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareGroupLag:
-    """A share group of a topic or partition for monitoring; `behind_ms` as of `ShareGroupView`."""
-
-    topic: TopicId
-    name: str
     behind_ms: int
 
 
@@ -307,15 +299,14 @@ class ShareGroups:
                 behind_ms=behind_ms,
             )
 
-    async def all_lags(self, *, count_max: int) -> list[ShareGroupLag]:
-        """The lags of the first `count_max` share groups, by topic and name, of the topics of this
-        server. Groups that can't be read now are left out. A group that had no request since the
-        start is loaded."""
+    async def all_views(self, *, count_max: int) -> list[tuple[TopicId, ShareGroupView]]:
+        """The first `count_max` share groups, by topic and name, of the topics of this server.
+        Groups that can't be read now are left out. A group that had no request since the start is
+        loaded."""
         found = []
         for topic, name in self._live(self._state.topics)[:count_max]:
             with suppress(TuffError):
-                behind_ms = (await self.show(topic, name)).behind_ms
-                found.append(ShareGroupLag(topic=topic, name=name, behind_ms=behind_ms))
+                found.append((topic, await self.show(topic, name)))
         return found
 
     async def note_lost(self) -> list[GroupName]:
@@ -514,7 +505,8 @@ class ShareGroups:
             through = min(before_row(stop), id_before(first))
             if after < through:
                 loss = Loss(name, cause, after, through)
-                self._lost_messages.add(partition, loss, state.unread_in(after, through))
+                unread = MessageCount(state.unread_in(after, through))
+                self._lost_messages.add(partition, loss, unread)
                 after = through
         await self._lost_messages.note(
             name, partition, state.read_to, tags=found.memory.tags, done=state.done_ahead

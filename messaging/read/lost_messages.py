@@ -129,7 +129,7 @@ class LostMessages:
             topic, record = require_topic(self._store, self._state, partition)
         except TopicNotFoundError:
             return
-        self._counted_to[_reader(group, partition)] = max(self.stops(topic, record).values())
+        self._counted_to[_Reader(group, partition.log)] = max(self.stops(topic, record).values())
 
     def is_behind(self, group: GroupName, partition: TopicId, after: bytes) -> bool:
         """Whether a group that has read up to this id may have lost something that is not counted
@@ -138,7 +138,7 @@ class LostMessages:
         live_from = topic.rule_of(record).live_from(now_ms=self._state.expiry_ms())
         if after >= pack_offset(*max(live_from, record.log_start.offset)):
             return False  # the usual case, with each commit
-        position = self._position(_reader(group, partition), topic, record, after)
+        position = self._position(_Reader(group, partition.log), topic, record, after)
         return position < before_row(max(self.stops(topic, record).values()))
 
     async def note(
@@ -158,7 +158,7 @@ class LostMessages:
         if not self._state.may_delete():
             return  # by a right clock the messages may be there again
         topic, record = require_topic(self._store, self._state, partition)
-        reader = _reader(group, partition)
+        reader = _Reader(group, partition.log)
         position, stops = self._position(reader, topic, record, after), self.stops(topic, record)
         for cause, stop in stops.items():
             through = before_row(stop)
@@ -166,16 +166,28 @@ class LostMessages:
                 continue
             read = None if tags is None else TagFilter.parse(tags)
             found = await self._count(topic, record, position, through, read)
-            found = replace(found, count=found.count - _count_in(done, position, through))
-            if found.count > 0:
-                self._add(reader, Loss(group, cause, position, through), found)
+            known = sum(position < each <= through for each in done)
+            if found.count > known:
+                found = replace(found, count=found.count - known)
+                self.add(reader.log, Loss(group, cause, position, through), found)
             position = through
         self._counted_to[reader] = max(stops.values())
 
-    def add(self, partition: TopicId, loss: Loss, count: int) -> None:
-        """Add messages that a share group had read from the topic, and not given out."""
-        if count and self._state.may_delete():
-            self._add(_reader(loss.group, partition), loss, MessageCount(count))
+    def add(self, partition: TopicId, loss: Loss, found: MessageCount) -> None:
+        """Add messages that a share group had read from the topic, and not given out; or others."""
+        if not (found.count and self._state.may_delete()):
+            return
+        key = LossKey(loss.group, partition.base, loss.cause)
+        self._to_log[key] = self._to_log.get(key, MessageCount()).plus(found)
+        if key in self.totals or len(self.totals) < TOTALS_COUNT_MAX:
+            self.totals[key] = self.totals.get(key, 0) + found.count
+        losses = self._losses.setdefault(_Reader(loss.group, partition.log), [])
+        last = losses[-1] if losses else None
+        if last is not None and (last.cause, last.through) == (loss.cause, loss.after):
+            losses[-1] = replace(last, through=loss.through)
+        else:
+            losses.append(loss)
+            del losses[:-LOSSES_COUNT_MAX]
 
     def end_pass(self, groups: Collection[GroupName]) -> None:
         """Log what was counted since the last pass, and forget groups that are not among these."""
@@ -260,24 +272,3 @@ class LostMessages:
         )
         counting = partial(count_messages, query=gone, records_count_max=RECORDS_COUNT_MAX)
         return (await self._store.read(counting))[0]
-
-    def _add(self, reader: _Reader, loss: Loss, found: MessageCount) -> None:
-        key = LossKey(reader.group, reader.log.base, loss.cause)
-        self._to_log[key] = self._to_log.get(key, MessageCount()).plus(found)
-        if key in self.totals or len(self.totals) < TOTALS_COUNT_MAX:
-            self.totals[key] = self.totals.get(key, 0) + found.count
-        losses = self._losses.setdefault(reader, [])
-        last = losses[-1] if losses else None
-        if last is not None and (last.cause, last.through) == (loss.cause, loss.after):
-            losses[-1] = replace(last, through=loss.through)
-        else:
-            losses.append(loss)
-            del losses[:-LOSSES_COUNT_MAX]
-
-
-def _reader(group: GroupName, partition: TopicId) -> _Reader:
-    return _Reader(group, partition.log)
-
-
-def _count_in(ids: Collection[bytes], after: bytes, through: bytes) -> int:
-    return sum(after < each <= through for each in ids)

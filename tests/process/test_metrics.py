@@ -10,7 +10,8 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from messaging.groups.consumer_coordinator import GroupLags
-from messaging.groups.share_coordinator import ShareGroupLag
+from messaging.groups.share_coordinator import ShareGroupView
+from messaging.groups.share_decisions import ShareProperties
 from messaging.read.counts import MessageCount
 from messaging.read.lags import Lag
 from messaging.read.lost_messages import GroupKind, GroupName, LossCause, LossKey
@@ -20,7 +21,7 @@ from process.metrics import Metric, Metrics, counter, gauge
 from process.scraped_metrics import LagReader, Lags, of_lags, of_topics
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.errors import StorageUnavailableError
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import FIRST_ID, TopicId
 
 TOPIC = TopicId("default", "t")
 
@@ -66,21 +67,31 @@ def _lags() -> Lags:
         topic=TOPIC,
         name="report",
         updated_at_ms=9_000,
-        lag=Lag(end=None, behind_ms=behind_ms, unread=MessageCount()),
+        lag=Lag(end=None, behind_ms=2_000, unread=MessageCount()),
     )
     group = GroupLags(
         group=GroupName(GroupKind.CONSUMER, "default", "g"),
         members_count=3,
         lags={"t:1": Lag(end=None, behind_ms=500, unread=unread)},
     )
-    share_group = ShareGroupLag(topic=TOPIC, name="s", behind_ms=700)
+    share_group = ShareGroupView(
+        name="s",
+        properties=ShareProperties(start="earliest", after=FIRST_ID),
+        counts={},
+        low=FIRST_ID,
+        oldest=None,
+        end=None,
+        behind_ms=700,
+    )
     consumers = GroupName(GroupKind.CONSUMER, "default", "g")
     workers = GroupName(GroupKind.SHARE, "other", "s")
     lost = {
         LossKey(consumers, TOPIC, LossCause.EXPIRED): 4,
         LossKey(workers, TOPIC, LossCause.TRUNCATED): 6,
     }
-    return Lags([position], [group], [share_group], [(TOPIC, unread)], now_ms=10_000, lost=lost)
+    return Lags(
+        [position], [group], [(TOPIC, share_group)], [(TOPIC, unread)], now_ms=10_000, lost=lost
+    )
 
 
 def test_a_scrape_shows_topics_readers_and_losses() -> None:

@@ -54,14 +54,13 @@ def explained(
             now_ms=lambda: now_ms,
             may_delete=bool,
             due=lambda: NOTHING_DUE,
-            tail_bytes_max=0,
+            settings=MessagingSettings(),
             longest_transaction_s=0.0,
         )
         state.load(await opening.open(load))
         with closing(opening.require_up()):
             state.transactions = _Recovered(_recovered(data, state))
-            settings = MessagingSettings()
-            explainer = Explainer(opening, state, settings, LostMessages(opening, state, settings))
+            explainer = Explainer(opening, state, LostMessages(opening, state))
             if len(id) == 2 * DELAYED_ID_SIZE:
                 found = await explainer.explain_delayed(topic, DelayedId.from_hex(id))
             else:

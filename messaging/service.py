@@ -115,20 +115,20 @@ class MessagingService:
         self.store, self.state, self.committer = store, state, committer
         self.holder_check = holder_check
         self.publisher = Publisher(state, committer, in_thread=store.in_thread_read)
-        self.offsets = TopicOffsets(store, state, settings, archive)
-        self.counts = MessageCounts(store, state, settings)
-        self.inspection = TopicInspection(store, state, settings, self.counts)
+        self.offsets = TopicOffsets(store, state, archive)
+        self.counts = MessageCounts(store, state)
+        self.inspection = TopicInspection(store, state, self.counts)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
         self.holds_and_positions = HoldsAndPositions(
             store, state, committer, settings, self.offsets, self.counts
         )
         observers = _observers(settings, store, state, committer)
         self.rows = TransactionRows(store, state, committer, self.publisher, observers)
-        self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
+        self.polls = Polls(store, state, self.rows, archive=archive, observe=observe)
         self.partition_waits = PartitionWaits(self.polls, store, state)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
-        self.lost_messages = LostMessages(store, state, settings)
-        self.explainer = Explainer(store, state, settings, self.lost_messages, archive=archive)
+        self.lost_messages = LostMessages(store, state)
+        self.explainer = Explainer(store, state, self.lost_messages, archive=archive)
         self._make_groups(groups, settings)
         self.overview = TopicOverview(
             self.topics, self.offsets, self.holds_and_positions, self.groups

@@ -359,7 +359,7 @@ class Components:
             now_ms=now_ms,
             may_delete=self._guard.may_delete,
             due=self._guard.due,
-            tail_bytes_max=settings.messaging.tail_bytes_max,
+            settings=settings.messaging,
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
             is_shared=settings.cluster.is_member,
         )

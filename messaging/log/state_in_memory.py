@@ -22,6 +22,7 @@ from messaging.log.tail_cache import TailCache
 from messaging.log.topics import Topic, TopicRecord, TopicRegistry
 from messaging.model.packed_rows import NewRows
 from messaging.model.row_format import LastBatch, StoreMetadata, prefix_of
+from messaging.settings import MessagingSettings
 from messaging.transactions_interface import TransactionView
 from messaging.write.producers import Producers
 from tuff.protocol.errors import FuturePositionError, StorageUnavailableError
@@ -204,17 +205,18 @@ class StoreState:
         now_ms: Callable[[], int],
         may_delete: Callable[[], bool],
         due: Callable[[], Due],
-        tail_bytes_max: int,
+        settings: MessagingSettings,
         longest_transaction_s: float,
         is_shared: bool = False,
     ) -> None:
         """`is_shared`: servers of a cluster share the store, and each owns some of the topics."""
+        self.settings = settings
         self.due_times = DueTimes()
         self.topics = TopicRegistry(is_shared=is_shared)
         self.index = PointerIndex()
         self.producers = Producers(now_ms=now_ms)
         self.sequencer = Sequencer()
-        self.tail_cache = TailCache(bytes_max=tail_bytes_max)
+        self.tail_cache = TailCache(bytes_max=settings.tail_bytes_max)
         self.idle_intervals = IdleIntervals()
         self.last_batch = LastBatch()
         self._attempted = LastBatch()  # of the newest batch, which may not be durable

@@ -44,7 +44,6 @@ from messaging.model.visibility import (
     verdict,
 )
 from messaging.read.poll import Poll, query_of
-from messaging.settings import MessagingSettings
 from tuff.protocol import operations
 from tuff.protocol.errors import TopicNotFoundError, TransactionsUnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
@@ -80,10 +79,9 @@ class MessageCount:
 class MessageCounts:
     """Counts messages of partitions. Lives on the event loop; threads read the rows."""
 
-    def __init__(self, store: OpenStore, state: StoreState, settings: MessagingSettings) -> None:
+    def __init__(self, store: OpenStore, state: StoreState) -> None:
         self._store = store
         self._state = state
-        self._settings = settings
 
     def age_ms(self, found: MessageCount) -> int:
         """The age of the oldest message, by the time of the server."""
@@ -141,7 +139,7 @@ class MessageCounts:
         # A topic that got partitions has its old positions in its own log, the first partition.
         topic, record = require_topic(self._store, self._state, partition)
         behind = start_after(after, inclusive=False)
-        return query_of(self._state, self._settings, topic, record, Poll(), behind, snapshot)
+        return query_of(self._state, topic, record, Poll(), behind, snapshot)
 
 
 def total(counts: Iterable[MessageCount]) -> MessageCount:

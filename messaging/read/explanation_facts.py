@@ -38,8 +38,7 @@ from messaging.read.explanation_decision import (
 )
 from messaging.read.lost_messages import Loss, LostMessages
 from messaging.read.offsets_and_splits import first_indexed, first_live, first_undecided
-from messaging.read.poll import Poll, may_read_again, query_of, snapshot_for
-from messaging.settings import MessagingSettings
+from messaging.read.poll import Poll, may_read_again, query_of, query_of_all, snapshot_for
 from tuff.protocol import operations
 from tuff.protocol.errors import (
     BadRequestError,
@@ -84,14 +83,12 @@ class Explainer:
         self,
         store: OpenStore,
         state: StoreState,
-        settings: MessagingSettings,
         lost_messages: LostMessages,
         *,
         archive: "ArchiveReader | None" = None,
     ) -> None:
         self._store = store
         self._state = state
-        self._settings = settings
         self._archive = archive
         self._lost_messages = lost_messages
 
@@ -203,9 +200,7 @@ class Explainer:
         facts = Facts(id=id, topic=log.id, has_fixed_snapshot=poll.is_fixed)
         if record.generation < 0:
             return replace(facts, is_deleted=True)
-        query = query_of(
-            self._state, self._settings, log, record, poll, id_before(id.to_bytes()), snapshot
-        )
+        query = query_of(self._state, log, record, poll, id_before(id.to_bytes()), snapshot)
         row = await self._store.read(partial(stored_row, query=query, id=id))
         facts = replace(facts, generation=generation, query=query, row=row)
         if isinstance(row, StoredRow):
@@ -271,15 +266,7 @@ class Explainer:
         found = []
         for other in others[:NAMESPACES_COUNT_MAX]:
             assert other.durable is not None
-            query = query_of(
-                self._state,
-                self._settings,
-                other,
-                other.durable,
-                Poll(),
-                id_before(id.to_bytes()),
-                None,
-            )
+            query = query_of_all(self._state, other, other.durable)
             if await self._store.read(partial(stored_row, query=query, id=id)) is not None:
                 found.append(other.id)
         return tuple(found)

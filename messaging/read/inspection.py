@@ -28,7 +28,6 @@ from messaging.model.row_format import (
 )
 from messaging.model.visibility import Verdict, first_id, visibility
 from messaging.read.counts import SHARED_COUNT_MAX, MessageCount, MessageCounts
-from messaging.settings import MessagingSettings
 from messaging.transactions_interface import TransactionView
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, TransactionsUnavailableError
@@ -101,17 +100,10 @@ class _PartitionRange:
 class TopicInspection:
     """Lives on the event loop; threads read the rows."""
 
-    def __init__(
-        self,
-        store: OpenStore,
-        state: StoreState,
-        settings: MessagingSettings,
-        counts: MessageCounts,
-    ) -> None:
+    def __init__(self, store: OpenStore, state: StoreState, counts: MessageCounts) -> None:
         self._counts = counts
         self._store = store
         self._state = state
-        self._settings = settings
 
     async def topics(
         self, *, namespace: str | None, contains: str, after: str, limit: int
@@ -236,7 +228,7 @@ class TopicInspection:
             bounds=bounds,
             order=order,
             limit=limit + 1,
-            bytes_max=self._settings.poll_bytes_max,
+            bytes_max=self._state.settings.poll_bytes_max,
         )
         rows, is_whole = await self._store.read(read)
         next_row = rows.pop() if len(rows) > 1 and (len(rows) > limit or not is_whole) else None

@@ -27,7 +27,6 @@ from messaging.read.counts import (
     maybe_snapshot,
 )
 from messaging.read.poll import Poll, query_of
-from messaging.settings import MessagingSettings
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import TopicNotFoundError
 from tuff.protocol.ids import FIRST_ID, GROUP_LOG, MessageId, Offset, TopicId
@@ -103,10 +102,9 @@ class LostMessages:
     """The losses of the groups that this server coordinates, in partitions that it owns. Lives on
     the event loop; threads read the rows."""
 
-    def __init__(self, store: OpenStore, state: StoreState, settings: MessagingSettings) -> None:
+    def __init__(self, store: OpenStore, state: StoreState) -> None:
         self._store = store
         self._state = state
-        self._settings = settings
         self.totals: dict[LossKey, int] = {}  # messages since the start, at least
         self._counted_to: dict[_Reader, Offset] = {}
         self._losses: dict[_Reader, list[Loss]] = {}
@@ -261,7 +259,7 @@ class LostMessages:
         tags: TagFilter | None,
     ) -> MessageCount:
         snapshot = await maybe_snapshot(self._state)
-        query = query_of(self._state, self._settings, topic, record, Poll(), after, snapshot)
+        query = query_of(self._state, topic, record, Poll(), after, snapshot)
         gone = replace(
             query,
             through=through,

@@ -52,18 +52,17 @@ from messaging.read.poll import (
     Poll,
     may_read_again,
     query_of,
+    query_of_all,
     require_generation,
     require_in_progress,
     snapshot_for,
 )
-from messaging.settings import MessagingSettings
 from tuff.protocol import json_bodies, operations
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TopicNotFoundError
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.json_bodies import shown
 from tuff.protocol.json_objects import to_json
 from tuff.protocol.requests import Isolation
-from tuff.protocol.transaction import Transaction
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
@@ -106,12 +105,10 @@ class TopicOffsets:
         self,
         store: OpenStore,
         state: StoreState,
-        settings: MessagingSettings,
         archive: ArchiveReader | None,
     ) -> None:
         self._store = store
         self._state = state
-        self._settings = settings
         self._archive = archive
 
     async def offsets(
@@ -128,7 +125,7 @@ class TopicOffsets:
             indexed += self._state.index.undecided_in(log.id, before.generation)
         snapshot = await snapshot_for(self._state, poll)
         found, record = require_log(self._store, self._state, topic)
-        query = self._query(found, record, poll, BEGINNING, snapshot)
+        query = query_of(self._state, found, record, poll, BEGINNING, snapshot)
         query = replace(query, high_water_mark=high_water_mark)
         undecided_from = first_indexed(record.generation, query, poll, indexed)
         earliest = await self._earliest(found, record, query)
@@ -153,9 +150,7 @@ class TopicOffsets:
     async def earliest(self, topic: TopicId) -> MessageId | None:
         """Where the live messages begin for a reader without a snapshot."""
         found, record = require_log(self._store, self._state, topic)
-        return await self._earliest(
-            found, record, self._query(found, record, Poll(), BEGINNING, None)
-        )
+        return await self._earliest(found, record, query_of_all(self._state, found, record))
 
     async def bounds(
         self, topics: Iterable[TopicId]
@@ -167,7 +162,7 @@ class TopicOffsets:
             with suppress(TopicNotFoundError):
                 # A topic that got partitions has its old positions in its own log, the first one.
                 found, record = require_topic(self._store, self._state, topic)
-                queries[topic] = self._query(found, record, Poll(), BEGINNING, None)
+                queries[topic] = query_of_all(self._state, found, record)
         ends = await self._store.read(
             lambda store: {topic: newest_id(store, query) for topic, query in queries.items()}
         )
@@ -181,7 +176,7 @@ class TopicOffsets:
         found, record = require_log(self._store, self._state, topic)
         if self._archive is None:
             return None
-        query = self._query(found, record, Poll(), BEGINNING, None)
+        query = query_of_all(self._state, found, record)
         bounds = await self._archive.bounds(found.id, record.generation, query)
         return MessageId.from_bytes(bounds[0][0]) if bounds else None
 
@@ -207,7 +202,7 @@ class TopicOffsets:
         `end`."""
         found, record = require_log(self._store, self._state, topic)
         after = start_after(start, inclusive=False)
-        query = self._query(found, record, Poll(through=end), after, None)
+        query = query_of(self._state, found, record, Poll(through=end), after, None)
         before_log: list[MessageId] = []
         if self._archive is not None and start is not None and after < live_after(query):
             bounds = await self._archive.bounds(found.id, record.generation, query)
@@ -216,16 +211,6 @@ class TopicOffsets:
         if before_log:
             cut = partial(_splits_with_archive, before_log, cut)
         return record.generation, await self._store.read(cut)
-
-    def _query(
-        self,
-        topic: Topic,
-        record: TopicRecord,
-        poll: Poll,
-        after: bytes,
-        snapshot: Transaction | None,
-    ) -> Query:
-        return query_of(self._state, self._settings, topic, record, poll, after, snapshot)
 
 
 def first_indexed(

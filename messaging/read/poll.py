@@ -39,6 +39,7 @@ from messaging.model.parameters import (
 )
 from messaging.model.row_format import OFFSET_SIZE, offset_after, offset_in, pack_offset
 from messaging.model.visibility import (
+    BEGINNING,
     PAST_ALL,
     BlockingRow,
     Query,
@@ -49,7 +50,6 @@ from messaging.model.visibility import (
     read_after,
     start_after,
 )
-from messaging.settings import MessagingSettings
 from messaging.transactions_interface import TransactionView
 from messaging.write.transaction_rows import TransactionRows
 from tuff.protocol import json_bodies, operations
@@ -137,7 +137,6 @@ class Polls:
         self,
         store: OpenStore,
         state: StoreState,
-        settings: MessagingSettings,
         transaction_rows: TransactionRows,
         *,
         archive: "ArchiveReader | None" = None,
@@ -146,7 +145,6 @@ class Polls:
         """`archive`: where reads continue that start before the log; None: nowhere."""
         self._store = store
         self._state = state
-        self._settings = settings
         self._transaction_rows = transaction_rows
         self._archive = archive
         self._observe = observe
@@ -283,7 +281,7 @@ class Polls:
     ) -> Query:
         record = require_generation(topic, generation)
         record.require_one_log(named)  # it may have got a second partition meanwhile
-        return query_of(self._state, self._settings, topic, record, poll, after, snapshot)
+        return query_of(self._state, topic, record, poll, after, snapshot)
 
     async def _read(
         self, topic: Topic, query: Query, poll: Poll, waiter: asyncio.Event, *, may_be_cached: bool
@@ -435,7 +433,6 @@ def _archived_result(
 
 def query_of(
     state: StoreState,
-    settings: MessagingSettings,
     topic: Topic,
     record: TopicRecord,
     poll: Poll,
@@ -443,7 +440,7 @@ def query_of(
     snapshot: Transaction | None,
 ) -> Query:
     """The query of a poll behind this id, as of now, in its snapshot."""
-    limit_max = settings.poll_limit_max
+    limit_max = state.settings.poll_limit_max
     now_ms = max(state.expiry_ms(), poll.live_at_ms or 0)
     return Query(
         prefix=topic.prefix(record.generation),
@@ -454,11 +451,16 @@ def query_of(
         live_from=topic.rule_of(record).live_from(now_ms=now_ms),
         now_ms=now_ms,
         limit=min(poll.limit or limit_max, limit_max),
-        bytes_max=settings.poll_bytes_max,
+        bytes_max=state.settings.poll_bytes_max,
         snapshot=snapshot,
         undecided=poll.undecided,
         tags=poll.tags,
     )
+
+
+def query_of_all(state: StoreState, topic: Topic, record: TopicRecord) -> Query:
+    """The query of a reader of all live messages, without a snapshot."""
+    return query_of(state, topic, record, Poll(), BEGINNING, None)
 
 
 def require_generation(topic: Topic, generation: int) -> TopicRecord:

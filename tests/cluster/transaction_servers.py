@@ -381,7 +381,7 @@ class Server:
             now_ms=lambda: self.cluster.now_ms,
             may_delete=lambda: True,
             due=lambda: Due(self.cluster.now_ms),
-            tail_bytes_max=1 << 20,
+            settings=MessagingSettings(tail_bytes_max=1 << 20),
             longest_transaction_s=100.0,
             is_shared=True,
         )

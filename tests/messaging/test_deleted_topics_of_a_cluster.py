@@ -7,6 +7,7 @@ from messaging.log.loading import LoadedTopics, load_topics
 from messaging.log.state_in_memory import StoreState
 from messaging.log.topics import TopicRecord
 from messaging.model.row_format import topic_key
+from messaging.settings import MessagingSettings
 from tuff.protocol.ids import TopicId
 
 AUDIT = TopicId("default", "audit")
@@ -25,7 +26,7 @@ def test_a_deleted_topic_can_be_given_away() -> None:
         now_ms=lambda: 1_000,
         may_delete=lambda: True,
         due=lambda: Due(1_000),
-        tail_bytes_max=0,
+        settings=MessagingSettings(),
         longest_transaction_s=60,
         is_shared=True,
     )

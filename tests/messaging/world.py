@@ -314,7 +314,7 @@ class World:
             now_ms=self.clock,
             may_delete=lambda: self.may_delete,
             due=lambda: self.due(),
-            tail_bytes_max=self.settings.tail_bytes_max,
+            settings=self.settings,
             longest_transaction_s=self.longest_transaction_s,
             is_shared=self.is_shared,
         )

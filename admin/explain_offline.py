@@ -17,13 +17,13 @@ from messaging.engines.leveldb import LevelDbStore
 from messaging.log.delayed_due_times import NOTHING_DUE
 from messaging.log.loading import load
 from messaging.log.state_in_memory import OpenStore, StoreState
-from messaging.read.explanation_facts import Explainer, explanation_body
+from messaging.read.explanation_facts import Explainer
 from messaging.read.lost_messages import LostMessages
 from messaging.read.poll import Poll
 from messaging.settings import MessagingSettings
 from messaging.transactions_interface import WritePermit
 from tuff.protocol.errors import TransactionsUnavailableError
-from tuff.protocol.ids import DELAYED_ID_SIZE, DelayedId, MessageId, TopicId
+from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
 from tx.mixed_backups import RecordedFiles
@@ -61,13 +61,7 @@ def explained(
         with closing(opening.require_up()):
             state.transactions = _Recovered(_recovered(data, state))
             explainer = Explainer(opening, state, LostMessages(opening, state))
-            if len(id) == 2 * DELAYED_ID_SIZE:
-                found = await explainer.explain_delayed(topic, DelayedId.from_hex(id))
-            else:
-                found = await explainer.explain(
-                    topic, MessageId.from_hex(id), reader, may_read=lambda _: True
-                )
-            return explanation_body(id, found)
+            return await explainer.explain(topic, id, reader, may_read=lambda _: True)
 
     return asyncio.run(run())
 

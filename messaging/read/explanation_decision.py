@@ -5,15 +5,17 @@ first what the log no longer has, then the record itself, then the snapshot, and
 before it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from typing import NamedTuple
 
 from messaging.model.expiry import is_expired
+from messaging.model.row_format import MessageRow
 from messaging.model.visibility import Query, Verdict, live_after, visibility
 from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId, past_group
 from tuff.protocol.pointer_list import holds
-from tuff.protocol.transaction import Transaction, TransactionStatus
+from tuff.protocol.transaction import TransactionStatus
 
 _OPEN_STATES = ("in_progress", "committing", "prepared")
 
@@ -46,22 +48,6 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRow:
-    """A message row that can be read. `pointer` is negative once it was rolled back; `ttl_s` is the
-    message's own."""
-
-    pointer: int | None
-    ttl_s: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class DamagedRow:
-    """A record that can't be read; `finding` says why and what to do."""
-
-    finding: str
-
-
-@dataclass(frozen=True, slots=True)
 class Blocker:
     """The first row before the message at which this reader stops: its offset and the pointer under
     which it was written; None for a damaged row. `status`: of that transaction."""
@@ -75,9 +61,10 @@ class Blocker:
 class Facts:
     """What is known of a message and of a reader.
 
-    `generation` and `query` are of the topic as it is now, None if it does not exist. `is_deleted`:
-    it existed. `older_generation`: one that has the message. `elsewhere`: topics of other
-    namespaces, with the same name, that have it. `status`: of the transaction that wrote it.
+    `row`: that of the message, with the message's own time to live; the finding if it can't be
+    read. `generation` and `query` are of the topic as it is now, None if it does not exist.
+    `is_deleted`: it existed. `older_generation`: one that has the message. `elsewhere`: topics of
+    other namespaces, with the same name, that have it. `status`: of the transaction that wrote it.
     `is_archived`: the archive has the message. `has_fixed_snapshot`: the reader reads in a snapshot
     that it was given, and not in a new one each time.
     """
@@ -86,7 +73,7 @@ class Facts:
     topic: TopicId
     generation: int | None = None
     query: Query | None = None
-    row: StoredRow | DamagedRow | None = None
+    row: MessageRow | str | None = None
     status: TransactionStatus | None = None
     blocker: Blocker | None = None
     expires_at_ms: int | None = None
@@ -104,14 +91,14 @@ class DelayedFacts:
 
     id: DelayedId
     topic: TopicId
+    generation: int
     now_ms: int
-    is_waiting: bool
+    is_waiting: bool = False
     pointer: int | None = None
     status: TransactionStatus | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """`detail` says why, in one sentence, and `advice` what to do about it. `blocked_by`: the
     transaction in progress for which the reader waits."""
 
@@ -119,12 +106,6 @@ class Explanation:
     detail: str
     advice: str
     blocked_by: int | None = None
-    elsewhere: tuple[TopicId, ...] = field(default=(), kw_only=True)
-
-    @property
-    def is_visible(self) -> bool:
-        """Whether this reader receives the message."""
-        return self.reason in (Reason.VISIBLE, Reason.ARCHIVED)
 
 
 def explain(facts: Facts) -> Explanation:
@@ -137,10 +118,10 @@ def explain(facts: Facts) -> Explanation:
     gone = _before_log(facts, query)
     if gone is not None:
         return gone
-    if isinstance(facts.row, DamagedRow):
+    if isinstance(facts.row, str):
         return Explanation(
             Reason.DAMAGED,
-            f"the record of the message is damaged: {facts.row.finding}",
+            f"the record of the message is damaged: {facts.row}",
             "readers get the error damaged_record there; check the store with `tuff fsck`, and "
             "continue with `tuff tail --from`, the id that the error names",
         )
@@ -155,46 +136,38 @@ def explain(facts: Facts) -> Explanation:
     return _in_snapshot(facts, query, facts.row)
 
 
-def _in_snapshot(facts: Facts, query: Query, row: StoredRow) -> Explanation:
-    if visibility(row.pointer, query.snapshot) is Verdict.ACCEPT:
+def _in_snapshot(facts: Facts, query: Query, row: MessageRow) -> Explanation:
+    pointer, snapshot, status = row.tx_pointer, query.snapshot, facts.status
+    if visibility(pointer, snapshot) is Verdict.ACCEPT:
         return _visible(facts) if facts.blocker is None else _behind(facts.blocker)
-    assert row.pointer is not None
-    assert query.snapshot is not None
-    writer = _named(row.pointer, facts.status)
-    match _ending(row.pointer, query.snapshot, facts.status):
-        case "aborted":
-            return _aborted(writer)
-        case "invalid":
-            return _invalid(writer, facts.status)
-        case "set_aside":
-            return _set_aside(writer, facts.status)
-        case "open":
-            is_own = query.snapshot.is_own(row.pointer)
-            return _own_checkpoint(writer) if is_own else _in_progress(writer, facts.status)
-        case _:
-            return Explanation(
-                Reason.AFTER_SNAPSHOT,
-                f"{writer} had not ended when the snapshot of this reader was taken"
-                + (", and has committed since" if facts.status is not None else ""),
-                "read in a new snapshot: with isolation=committed, or in a new transaction",
-            )
+    assert pointer is not None
+    assert snapshot is not None
+    writer = _named(pointer, status)
+    if status is not None and pointer < 0 and status.state in ("prepared", "committed"):
+        # The row was rolled back, and its transaction was not.
+        return _set_aside(writer, status)
+    if status is not None and status.state in _OPEN_STATES:
+        is_own = snapshot.is_own(pointer)
+        return _own_checkpoint(writer) if is_own else _in_progress(writer, status)
+    # The row and the snapshot say the outcome where it is forgotten.
+    if pointer < 0 if status is None else status.state == "aborted":
+        return Explanation(
+            Reason.ABORTED,
+            f"{writer} was aborted, so the message was rolled back",
+            "publish it again in a transaction that commits; a reader with isolation=all receives "
+            "also what was rolled back",
+        )
+    if holds(snapshot.invalids, pointer) if status is None else status.state == "invalid":
+        return _invalid(writer, status)
+    return Explanation(
+        Reason.AFTER_SNAPSHOT,
+        f"{writer} had not ended when the snapshot of this reader was taken"
+        + (", and has committed since" if status is not None else ""),
+        "read in a new snapshot: with isolation=committed, or in a new transaction",
+    )
 
 
-def _ending(pointer: int, snapshot: Transaction, status: TransactionStatus | None) -> str:
-    """How the transaction of a row ended that this snapshot does not show; `open` before. The row
-    and the snapshot say it where the outcome is forgotten. A row that is rolled back, and
-    whose transaction was not, is `set_aside`."""
-    if pointer < 0 and status is not None and status.state in ("prepared", "committed"):
-        return "set_aside"
-    if status is not None:
-        return "open" if status.state in _OPEN_STATES else status.state
-    if pointer < 0:
-        return "aborted"
-    return "invalid" if holds(snapshot.invalids, pointer) else "unknown"
-
-
-def _set_aside(writer: str, status: TransactionStatus | None) -> Explanation:
-    assert status is not None
+def _set_aside(writer: str, status: TransactionStatus) -> Explanation:
     why = "it blocked readers for longer than messaging.max_block, so its messages were set aside"
     if status.state == "prepared":
         return Explanation(
@@ -209,15 +182,6 @@ def _set_aside(writer: str, status: TransactionStatus | None) -> Explanation:
         f"while {writer} was prepared, {why}; when it committed they returned behind all others, "
         "with new ids",
         f"read the topic from {status.ended_at_ms} on, the time of the commit in ms",
-    )
-
-
-def _aborted(writer: str) -> Explanation:
-    return Explanation(
-        Reason.ABORTED,
-        f"{writer} was aborted, so the message was rolled back",
-        "publish it again in a transaction that commits; a reader with isolation=all receives also "
-        "what was rolled back",
     )
 
 
@@ -240,8 +204,7 @@ def _own_checkpoint(writer: str) -> Explanation:
     )
 
 
-def _in_progress(writer: str, status: TransactionStatus | None) -> Explanation:
-    assert status is not None
+def _in_progress(writer: str, status: TransactionStatus) -> Explanation:
     if status.state == "prepared":
         return Explanation(
             Reason.PREPARED,
@@ -279,9 +242,7 @@ def _behind(blocker: Blocker) -> Explanation:
             "continue behind the damaged record, with the id that the error damaged_record names",
         )
     writer = _named(blocker.pointer, blocker.status)
-    state = None if blocker.status is None else blocker.status.state
-    if state in _OPEN_STATES:
-        assert blocker.status is not None
+    if blocker.status is not None and blocker.status.state in _OPEN_STATES:
         return Explanation(
             Reason.BEHIND_UNDECIDED,
             f"the message is there, but {writer} is still in progress and wrote before it, at "
@@ -394,7 +355,6 @@ def _elsewhere(facts: Facts) -> Explanation:
         Reason.OTHER_NAMESPACE,
         f"the message {here}: {' and '.join(map(str, facts.elsewhere))} has a message with this id",
         f"read the topic of the namespace {first.namespace}",
-        elsewhere=facts.elsewhere,
     )
 
 
@@ -428,15 +388,14 @@ def explain_delayed(facts: DelayedFacts) -> Explanation:
 
 
 def _undecided(facts: DelayedFacts, pointer: int) -> Explanation:
-    writer = _named(pointer, facts.status)
-    state = None if facts.status is None else facts.status.state
-    if state in _OPEN_STATES:
-        open_writer = _in_progress(writer, facts.status)
+    status = facts.status
+    writer = _named(pointer, status)
+    if status is not None and status.state in _OPEN_STATES:
         detail = f"{writer} is still in progress, and the message is delayed only when it commits"
-        return Explanation(open_writer.reason, detail, open_writer.advice, open_writer.blocked_by)
-    if state == "invalid":
-        return _invalid(writer, facts.status)
-    if state == "aborted":
+        return _in_progress(writer, status)._replace(detail=detail)
+    if status is not None and status.state == "invalid":
+        return _invalid(writer, status)
+    if status is not None and status.state == "aborted":
         return Explanation(
             Reason.ABORTED,
             f"{writer} was aborted, so the message was never delayed",

@@ -2,7 +2,7 @@
 (protocol §3.14)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,16 +27,14 @@ from messaging.model.row_format import (
 from messaging.model.visibility import BEGINNING, Query, Verdict, id_before, live_after, visibility
 from messaging.read.explanation_decision import (
     Blocker,
-    DamagedRow,
     DelayedFacts,
     Explanation,
     Facts,
     Reason,
-    StoredRow,
     explain,
     explain_delayed,
 )
-from messaging.read.lost_messages import Loss, LostMessages
+from messaging.read.lost_messages import LostMessages
 from messaging.read.offsets_and_splits import first_indexed, first_live, first_undecided
 from messaging.read.poll import Poll, may_read_again, query_of, query_of_all, snapshot_for
 from tuff.protocol import operations
@@ -47,10 +45,7 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
 from tuff.protocol.ids import DELAYED_ID_SIZE, FIRST_ID, DelayedId, MessageId, Offset, TopicId
-from tuff.protocol.json_bodies import (
-    pointer_to_json,
-    transaction_from_json,
-)
+from tuff.protocol.json_bodies import pointer_to_json, transaction_from_json
 from tuff.protocol.json_objects import to_json
 from tuff.protocol.requests import Isolation
 from tuff.protocol.transaction import Transaction, TransactionStatus
@@ -62,18 +57,6 @@ GENERATIONS_COUNT_MAX = 16  # deleted generations that are searched, the newest 
 NAMESPACES_COUNT_MAX = 64  # topics with the same name that are searched
 
 MayRead = Callable[[Request, TopicId], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """An explanation, the log that was read, and the transaction that wrote the message. `lost_by`:
-    the groups that had not read it when it went."""
-
-    explanation: Explanation
-    topic: TopicId
-    generation: int | None
-    status: TransactionStatus | None
-    lost_by: tuple[Loss, ...] = ()
 
 
 class Explainer:
@@ -93,14 +76,54 @@ class Explainer:
         self._lost_messages = lost_messages
 
     async def explain(
-        self, topic: TopicId, id: MessageId, poll: Poll, *, may_read: Callable[[TopicId], bool]
-    ) -> Explained:
-        """Why a reader with the snapshot of this poll does or does not receive the message. Topics
-        of other namespaces are searched if `may_read` is true for them.
+        self, topic: TopicId, id: str, poll: Poll, *, may_read: Callable[[TopicId], bool]
+    ) -> dict[str, object]:
+        """Why a reader with the snapshot of this poll does or does not receive the message with
+        this id in hex, as JSON. Topics of other namespaces are searched, and groups of them named,
+        if `may_read` is true for them.
 
-        Raises: TransactionsUnavailableError: they are down, and the message is undecided, or one
-            before it; StorageUnavailableError, and what `TransactionView.snapshot_of` raises.
+        Raises:
+            TransactionsUnavailableError: they are down, and the message is undecided, or one before
+                it.
+            DamagedRecordError: a delayed message can't be read.
+            TuffError (its kinds): the store can't be read; the id is no id; a delayed message has
+                no topic; and what `TransactionView.snapshot_of` raises.
         """
+        if len(id) == 2 * DELAYED_ID_SIZE:
+            found = await self._delayed_facts(topic, DelayedId.from_hex(id))
+            return _body(found, explain_delayed(found))
+        message_id = MessageId.from_hex(id)
+        facts = await self._facts(topic, message_id, poll, may_read)
+        explanation = explain(facts)
+        body = _body(facts, explanation)
+        if facts.elsewhere:
+            body["elsewhere"] = [
+                {"namespace": each.namespace, "topic": each.name} for each in facts.elsewhere
+            ]
+        if explanation.reason in (Reason.EXPIRED, Reason.TRUNCATED):
+            lost_by = self._lost_by(facts.topic, message_id, may_read)
+            body |= {"lostBy": lost_by} if lost_by else {}
+        return body
+
+    def _lost_by(
+        self, topic: TopicId, id: MessageId, may_read: Callable[[TopicId], bool]
+    ) -> list[dict[str, str]]:
+        return [
+            {
+                "kind": each.group.kind.value,
+                "namespace": each.group.namespace,
+                "group": each.group.name,
+                "cause": each.cause.value,
+                "after": each.after.hex(),
+            }
+            for each in self._lost_messages.of_message(topic, id)
+            if each.group.namespace == topic.namespace
+            or may_read(TopicId(each.group.namespace, each.group.name))
+        ]
+
+    async def _facts(
+        self, topic: TopicId, id: MessageId, poll: Poll, may_read: Callable[[TopicId], bool]
+    ) -> Facts:
         self._store.require_up()
         # As in a poll: the snapshot first and the rows second. The index before both, as for the
         # offsets of a topic.
@@ -108,7 +131,7 @@ class Explainer:
         snapshot = await snapshot_for(self._state, poll)
         without: list[Facts] = []
         for found, record in self._logs(topic):
-            facts = await self._facts(found, record, id, poll, snapshot)
+            facts = await self._facts_in(found, record, id, poll, snapshot)
             if facts.row is not None or facts.older_generation is not None:
                 break
             without.append(facts)
@@ -117,53 +140,39 @@ class Explainer:
             facts = max(without, key=_removed_before, default=Facts(id=id, topic=topic))
             elsewhere = await self._elsewhere(topic, id, may_read)
             facts = replace(facts, topic=topic, elsewhere=elsewhere)
-        if isinstance(facts.row, StoredRow) and facts.query is not None:
-            pointer = facts.row.pointer
+        if isinstance(facts.row, MessageRow) and facts.query is not None:
+            pointer = facts.row.tx_pointer
             blocker = await self._blocker(facts, facts.query, indexed, poll)
             facts = replace(facts, blocker=blocker)
             is_blocked = blocker is not None or visibility(pointer, snapshot) is Verdict.BLOCK
             if is_blocked and await may_read_again(self._state, snapshot):
-                return await self.explain(topic, id, poll, may_read=may_read)
-        explanation = explain(facts)
-        lost_by: tuple[Loss, ...] = ()
-        if explanation.reason in (Reason.EXPIRED, Reason.TRUNCATED):
-            lost_by = self._lost_by(facts.topic, id, may_read)
-        return Explained(explanation, facts.topic, facts.generation, facts.status, lost_by)
+                return await self._facts(topic, id, poll, may_read)
+        return facts
 
-    async def explain_delayed(self, topic: TopicId, id: DelayedId) -> Explained:
-        """Why readers do not receive a delayed message yet.
-
-        Raises: TopicNotFoundError, StorageUnavailableError, DamagedRecordError.
-        """
+    async def _delayed_facts(self, topic: TopicId, id: DelayedId) -> DelayedFacts:
         self._store.require_up()
-        found = DelayedFacts(id=id, topic=topic, now_ms=self._state.now_ms(), is_waiting=False)
-        generation = None
+        found: DelayedFacts | None = None
         for log, record in self._logs(topic):
             if record.generation < 0:
                 continue
-            generation = record.generation
             is_waiting, pointer = await self._store.read(
                 partial(_delayed_row, log.prefix(record.generation), id)
             )
-            if is_waiting or pointer is not None:
-                status = await self._status(pointer)
-                found = replace(
-                    found, topic=log.id, is_waiting=is_waiting, pointer=pointer, status=status
-                )
+            is_here = is_waiting or pointer is not None
+            found = DelayedFacts(
+                id=id,
+                topic=log.id if is_here else topic,
+                generation=record.generation,
+                now_ms=self._state.now_ms(),
+                is_waiting=is_waiting,
+                pointer=pointer,
+                status=await self._status(pointer),
+            )
+            if is_here:
                 break
-        if generation is None:
+        if found is None:
             raise topic_not_found(topic)
-        return Explained(explain_delayed(found), found.topic, generation, found.status)
-
-    def _lost_by(
-        self, topic: TopicId, id: MessageId, may_read: Callable[[TopicId], bool]
-    ) -> tuple[Loss, ...]:
-        return tuple(
-            each
-            for each in self._lost_messages.of_message(topic, id)
-            if each.group.namespace == topic.namespace
-            or may_read(TopicId(each.group.namespace, each.group.name))
-        )
+        return found
 
     def _logs(self, topic: TopicId) -> list[tuple[Topic, TopicRecord]]:
         """The topic, or the partitions of one with several, with their records, also deleted ones.
@@ -188,7 +197,7 @@ class Explainer:
             for entry in self._state.index.undecided_in(log.id, record.generation)
         ]
 
-    async def _facts(
+    async def _facts_in(
         self,
         log: Topic,
         record: TopicRecord,
@@ -203,9 +212,9 @@ class Explainer:
         query = query_of(self._state, log, record, poll, id_before(id.to_bytes()), snapshot)
         row = await self._store.read(partial(stored_row, query=query, id=id))
         facts = replace(facts, generation=generation, query=query, row=row)
-        if isinstance(row, StoredRow):
+        if isinstance(row, MessageRow):
             expires_ms = log.rule_of(record).expires_ms(id.offset, own_ttl_s=row.ttl_s)
-            status = await self._status(row.pointer)
+            status = await self._status(row.tx_pointer)
             return replace(facts, status=status, expires_at_ms=expires_ms)
         if id.to_bytes() <= live_after(query):
             is_archived = await self._is_archived(log.id, generation, query, id)
@@ -234,8 +243,8 @@ class Explainer:
     ) -> Blocker | None:
         """The row before the message at which the reader stops. A reader without a snapshot does
         not stop at transactions."""
-        assert isinstance(facts.row, StoredRow)
-        if visibility(facts.row.pointer, query.snapshot) is not Verdict.ACCEPT:
+        assert isinstance(facts.row, MessageRow)
+        if visibility(facts.row.tx_pointer, query.snapshot) is not Verdict.ACCEPT:
             return None
         if query.snapshot is None or facts.id.offset <= first_live(query):
             return None
@@ -276,11 +285,9 @@ def _removed_before(facts: Facts) -> bytes:
     return BEGINNING if facts.query is None else live_after(facts.query)
 
 
-def stored_row(store: Store, *, query: Query, id: MessageId) -> StoredRow | DamagedRow | None:
-    """The row of a message, also if it has expired or is before the log start; None without one.
-
-    Raises: StoreError.
-    """
+def stored_row(store: Store, *, query: Query, id: MessageId) -> MessageRow | str | None:
+    """The row of a message, with the message's own time to live, also if it has expired or is
+    before the log start; the finding if it can't be read, None without one. Raises: StoreError."""
     as_stored = replace(
         query,
         after=id_before(id.to_bytes()),
@@ -295,25 +302,25 @@ def stored_row(store: Store, *, query: Query, id: MessageId) -> StoredRow | Dama
     try:
         messages = read(store, as_stored).messages
     except DamagedRecordError as error:
-        return DamagedRow(error.detail)
+        return error.detail
     if not messages or messages.last_id != id.to_bytes():
         return None
     return _decoded(store, query.prefix, id)
 
 
-def _decoded(store: Store, prefix: bytes, id: MessageId) -> StoredRow | None:
+def _decoded(store: Store, prefix: bytes, id: MessageId) -> MessageRow | None:
     key = message_key(prefix, id.offset)
     value = store.get(key)
     if value is None:  # retention has removed it meanwhile
         return None
     row = MessageRow.from_bytes(key, value)
     if row.reference is None or row.tx_pointer is None:
-        return StoredRow(row.tx_pointer, row.ttl_s)
+        return row
     stored_at = Offset(id.write_timestamp_ms, id.payload_seq_id)
     inner_key = payload_key(prefix, abs(row.tx_pointer), stored_at)
     inner = store.get(inner_key)
     own = [row.ttl_s, None if inner is None else PayloadRow.from_bytes(inner_key, inner).ttl_s]
-    return StoredRow(row.tx_pointer, min((each for each in own if each is not None), default=None))
+    return replace(row, ttl_s=min((each for each in own if each is not None), default=None))
 
 
 def _older_generation(
@@ -368,46 +375,24 @@ def routes(explainer: Explainer, may_read: MayRead = lambda _request, _topic: Tr
         return await answer(request, topic, Poll(transaction=snapshot))
 
     async def answer(request: Request, topic: TopicId, poll: Poll) -> Reply:
-        digits = request.parameters["message"]
-        if len(digits) == 2 * DELAYED_ID_SIZE:
-            found = await explainer.explain_delayed(topic, DelayedId.from_hex(digits))
-        else:
-            id = MessageId.from_hex(digits)
-            found = await explainer.explain(topic, id, poll, may_read=partial(may_read, request))
-        return json_reply(explanation_body(digits, found))
+        id = request.parameters["message"]
+        may_read_topic = partial(may_read, request)
+        return json_reply(await explainer.explain(topic, id, poll, may_read=may_read_topic))
 
     return [Route(operations.EXPLAIN, get), Route(operations.EXPLAIN_IN_SNAPSHOT, post)]
 
 
-def explanation_body(id: str, found: Explained) -> dict[str, object]:
-    """The JSON of an explanation of the message with this id."""
-    explanation, status = found.explanation, found.status
-    blocked_by = explanation.blocked_by
-    body: dict[str, object] = {
-        "id": id.lower(),
-        "namespace": found.topic.namespace,
-        "topic": found.topic.name,
-        "generation": found.generation,
-        "visible": explanation.is_visible,
+def _body(facts: Facts | DelayedFacts, explanation: Explanation) -> dict[str, object]:
+    status, blocked_by = facts.status, explanation.blocked_by
+    return {
+        "id": facts.id.hex(),
+        "namespace": facts.topic.namespace,
+        "topic": facts.topic.name,
+        "generation": facts.generation,
+        "visible": explanation.reason in (Reason.VISIBLE, Reason.ARCHIVED),
         "reason": explanation.reason.value,
         "detail": explanation.detail,
         "advice": explanation.advice,
         "blockedBy": None if blocked_by is None else pointer_to_json(blocked_by),
         "transaction": None if status is None else to_json(status),
     }
-    if explanation.elsewhere:
-        body["elsewhere"] = [
-            {"namespace": each.namespace, "topic": each.name} for each in explanation.elsewhere
-        ]
-    if found.lost_by:
-        body["lostBy"] = [
-            {
-                "kind": each.group.kind.value,
-                "namespace": each.group.namespace,
-                "group": each.group.name,
-                "cause": each.cause.value,
-                "after": each.after.hex(),
-            }
-            for each in found.lost_by
-        ]
-    return body

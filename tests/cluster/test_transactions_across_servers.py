@@ -816,10 +816,13 @@ async def test_a_server_explains_a_message_with_the_outcome_that_the_leader_know
 
     async def reason() -> str:
         found = await s2.messaging.explainer.explain(
-            B, MessageId(*offset), Poll(isolation=Isolation.COMMITTED), may_read=lambda _: True
+            B,
+            MessageId(*offset).hex(),
+            Poll(isolation=Isolation.COMMITTED),
+            may_read=lambda _: True,
         )
-        assert found.status is not None
-        return f"{found.explanation.reason.value} {found.status.state}"
+        assert isinstance(found["transaction"], dict)
+        return f"{found['reason']} {found['transaction']['state']}"
 
     assert await reason() == "in_progress in_progress"
     await s1.manager.runner.abort(tx.transaction_id)

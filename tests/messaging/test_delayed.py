@@ -840,4 +840,6 @@ async def test_the_explanation_of_a_damaged_one_names_it(world: World) -> None:
         world.damage_row(DELAYED)
         assert published.delayed is not None
         with pytest.raises(DamagedRecordError, match="tuff salvage"):
-            await service.explainer.explain_delayed(AUDIT, published.delayed.first)
+            await service.explainer.explain(
+                AUDIT, published.delayed.first.hex(), Poll(), may_read=bool
+            )

@@ -7,7 +7,7 @@ store, and each topic when it becomes the topic's owner (decision 0042).
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -52,6 +52,8 @@ from tuff.protocol.ids import DelayedId, Offset, TopicId
 
 log = logging.getLogger(__name__)
 
+_METADATA_ROW = "the store's metadata row"
+
 
 class LoadedProducer(NamedTuple):
     """A row of the table of producers, of a topic's current generation; None: it can't be read."""
@@ -93,12 +95,14 @@ def load(
     """
     # The metadata first: its format says whether this version can read the other rows.
     metadata = _read_metadata(store)
+    if metadata is None:
+        _require_empty(store)
     if metadata is None and (reason := new_store_refusal()) is not None:
         raise StoreError(reason)
     found = continued = read_last_batch(store)
     if end_file is not None:
         continued = end_file.continued(found, None if metadata is None else metadata.store_id)
-    topics = _load_topics(store)
+    topics = dict(_topics(store, TOPICS))
     _load_holds_and_positions(store, topics)
     return Loaded(
         topics=topics,
@@ -113,28 +117,21 @@ def load(
 
 def load_member(store: Store) -> Loaded:
     """The state of a server of a cluster at its start: it owns no topic. Raises: StoreError."""
-    value = store.get(METADATA_KEY)
-    try:
-        metadata = None if value is None else StoreMetadata.from_bytes(METADATA_KEY, value)
-    except DamagedRowError as error:
-        raise _unreadable("the store's metadata row", error) from None
     return Loaded(
         topics={},
         due_ms={},
         index=[],
         producers=[],
         last_batch=read_member_last_batch(store),
-        metadata=metadata,
+        metadata=_read_metadata(store),
     )
 
 
 def read_member_last_batch(store: Store) -> LastBatch:
     """How far a server of a cluster has written. Raises: StoreError."""
     value = store.get(LAST_BATCH_KEY)
-    try:
+    with _required("the last-batch row of the store"):
         return LastBatch() if value is None else LastBatch.from_bytes(LAST_BATCH_KEY, value)
-    except DamagedRowError as error:
-        raise _unreadable("the last-batch row of the store", error) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +153,8 @@ def load_topics(store: Store, units: Collection[TopicId]) -> LoadedTopics:
     found: dict[TopicId, TopicRecord | str] = {}
     for unit in units:
         # The key of a topic is its name with a colon, so it begins those of the partitions.
-        start = topic_key(unit)
-        for key, value in store.records(start, prefix_stop(start), corruption=Corruption.RAISE):
-            topic = _topic_of(key)
-            if topic.unit == unit:
-                found[topic] = _record(topic, key, value)
+        of_name = _topics(store, topic_key(unit))
+        found |= {topic: record for topic, record in of_name if topic.unit == unit}
     due_ms: dict[TopicId, int] = {}
     producers: list[LoadedProducer] = []
     for topic, record in list(found.items()):
@@ -215,22 +209,24 @@ def read_last_batch_again(
 
 def _read_metadata(store: Store) -> StoreMetadata | None:
     value = store.get(METADATA_KEY)
-    try:
-        if value is not None:
-            return StoreMetadata.from_bytes(METADATA_KEY, value)
-        _require_empty(store)
-    except DamagedRowError as error:
-        raise _unreadable("the store's metadata row", error) from None
-    return None
+    with _required(_METADATA_ROW):
+        return None if value is None else StoreMetadata.from_bytes(METADATA_KEY, value)
 
 
 def _require_empty(store: Store) -> None:
     # If it were accepted as a new store, missing transaction files would go unnoticed.
-    with closing(
-        store.records(min(ALL_TABLES), prefix_stop(TOPICS), corruption=Corruption.RAISE)
-    ) as rows:
-        if next(rows, None) is not None:
+    with _required(_METADATA_ROW):
+        if _first_key(store, min(ALL_TABLES), prefix_stop(TOPICS)) is not None:
             raise DamagedRowError("it is missing, and other rows are there")
+
+
+@contextmanager
+def _required(name: str) -> Iterator[None]:
+    """Read a row without which the store can't be used safely. Raises: StoreError."""
+    try:
+        yield
+    except DamagedRowError as error:
+        raise _unreadable(name, error) from None
 
 
 def _unreadable(name: str, error: DamagedRowError) -> StoreError:
@@ -238,20 +234,21 @@ def _unreadable(name: str, error: DamagedRowError) -> StoreError:
     return kind(f"{name} {error.finding}; {error.advice}")
 
 
-def _load_topics(store: Store) -> dict[TopicId, TopicRecord | str]:
-    topics: dict[TopicId, TopicRecord | str] = {}
-    for key, value in store.records(TOPICS, prefix_stop(TOPICS), corruption=Corruption.RAISE):
-        topic = _topic_of(key)
-        topics[topic] = _record(topic, key, value)
-    return topics
+def _topics(store: Store, start: bytes) -> Iterator[tuple[TopicId, TopicRecord | str]]:
+    """The topics whose keys begin with these bytes."""
+    for key, value in store.records(start, prefix_stop(start), corruption=Corruption.RAISE):
+        with _whole_key("the topic row", key):
+            topic = split_topic(key[1:])
+        yield topic, _record(topic, key, value)
 
 
-def _topic_of(key: bytes) -> TopicId:
+@contextmanager
+def _whole_key(name: str, key: bytes) -> Iterator[None]:
     try:
-        return split_topic(key[1:])
+        yield
     except ValueError as error:
         raise StoreDamagedError(
-            f"the topic row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
+            f"{name} {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
         ) from None
 
 
@@ -296,7 +293,8 @@ def _named_rows(
     for table in (HOLDS, POSITIONS):
         start = table + below
         for key, value in store.records(start, prefix_stop(start), corruption=Corruption.RAISE):
-            topic, generation, name = _split(key)
+            with _whole_key("the row", key):
+                topic, generation, name = split_named_row_key(key)
             record = topics.get(topic)
             if isinstance(record, TopicRecord) and record.generation == generation:
                 yield table, topic, name, key, value
@@ -357,15 +355,6 @@ def _next_due_ms(
 def _first_key(store: Store, start: bytes, stop: bytes) -> bytes | None:
     with closing(store.records(start, stop, corruption=Corruption.RAISE)) as rows:
         return next((key for key, _ in rows), None)
-
-
-def _split(key: bytes) -> tuple[TopicId, int, str]:
-    try:
-        return split_named_row_key(key)
-    except ValueError as error:
-        raise StoreDamagedError(
-            f"the row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
-        ) from None
 
 
 _KINDS = {HOLDS: "a hold", POSITIONS: "a position"}

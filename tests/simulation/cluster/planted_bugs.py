@@ -93,8 +93,8 @@ BUGS = (
     planted(
         "partitions-left-behind-by-a-move",
         "messaging/log/loading.py",
-        "            if topic.unit == unit:\n",
-        "            if topic == unit:\n",
+        "for topic, record in of_name if topic.unit == unit}\n",
+        "for topic, record in of_name if topic == unit}\n",
     ),
     planted(
         "end-reported-while-a-partition-has-rows",

@@ -379,7 +379,7 @@ class _Scan:
 
     def _read_row(self, offset_bytes: bytes, row: MessageRow) -> None:
         offset = offset_in(offset_bytes)
-        found = verdict(self._query, offset, pointer=row.tx_pointer, ttl_s=row.ttl_s)
+        found = verdict(self._query, offset, row)
         if found is Verdict.BLOCK:
             self._hold(offset, row)
         if found is Verdict.ACCEPT and row.reference is None:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from messaging.model.expiry import is_expired
-from messaging.model.row_format import OFFSET_SIZE, pack_offset
+from messaging.model.row_format import OFFSET_SIZE, MessageRow, pack_offset
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.ids import FIRST_ID, LAST_ID, MESSAGE_ID_SIZE, TIMESTAMP_LIMIT, MessageId, Offset
 from tuff.protocol.pointer_list import holds
@@ -71,12 +71,12 @@ class BlockingRow(NamedTuple):
     ttl_s: int | None  # the row's own time to live
 
 
-def verdict(query: Query, offset: Offset, *, pointer: int | None, ttl_s: int | None) -> Verdict:
+def verdict(query: Query, offset: Offset, row: MessageRow) -> Verdict:
     """The verdict of this reader on a live row, by the row's write pointer and its own time to
     live."""
-    if is_past_own_ttl(query, offset, ttl_s):
+    if is_past_own_ttl(query, offset, row.ttl_s):
         return Verdict.SKIP
-    found = visibility(pointer, query.snapshot)
+    found = visibility(row.tx_pointer, query.snapshot)
     if found is Verdict.BLOCK and query.undecided is Undecided.SKIP:
         return Verdict.SKIP
     return found

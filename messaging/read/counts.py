@@ -213,18 +213,13 @@ class _Counting:
         except DamagedRowError:
             self._add(offset, 1)  # a reader gets the error
             return
-        if self._is_rolled_back(row) or (
-            verdict(self._query, offset, pointer=row.tx_pointer, ttl_s=row.ttl_s)
-            is not Verdict.ACCEPT
-        ):
+        is_rolled_back = row.tx_pointer is not None and row.tx_pointer < 0
+        if is_rolled_back or verdict(self._query, offset, row) is not Verdict.ACCEPT:
             return
         if row.reference is None:
             self._add(offset, not inside and self._is_selected(row.attributes))
         elif row.reference.count:
             self._count_group(offset, row, inside)
-
-    def _is_rolled_back(self, row: MessageRow) -> bool:
-        return row.tx_pointer is not None and row.tx_pointer < 0
 
     def _count_group(self, offset: Offset, row: MessageRow, inside: int) -> None:
         """The payloads that a reference row publishes, from the one at the offset `inside` on."""

@@ -50,6 +50,7 @@ from messaging.model.visibility import (
 )
 from messaging.read.poll import (
     Poll,
+    blocker,
     may_read_again,
     query_of,
     query_of_all,
@@ -135,16 +136,15 @@ class TopicOffsets:
         await require_in_progress(self._state.transactions, poll)
         if blocking_pointer is not None and await may_read_again(self._state, snapshot):
             return await self.offsets(topic, isolation=isolation)
-        transactions = self._state.transactions
-        blocked_by = (
-            None if blocking_pointer is None else transactions.open_transaction_id(blocking_pointer)
-        )
+        blocked_by = prepared = None
+        if blocking_pointer is not None:
+            blocked_by, prepared = blocker(self._state.transactions, blocking_pointer)
         return Offsets(
             generation=record.generation,
             earliest=earliest,
             end=end,
             blocked_by=blocked_by,
-            prepared=None if blocked_by is None else transactions.preparation(blocked_by),
+            prepared=prepared,
         )
 
     async def earliest(self, topic: TopicId) -> MessageId | None:
@@ -260,13 +260,9 @@ def first_undecided(store: Store, query: Query, start: Offset) -> tuple[Offset, 
         with closing(store.scan(*keys)) as rows:
             for key, value in rows:
                 offset, row = offset_in(key), _decoded(key, value)
-                if row is None or _verdict(query, offset, row) is Verdict.BLOCK:
+                if row is None or verdict(query, offset, row) is Verdict.BLOCK:
                     return min(offset, end), row
     return end, None
-
-
-def _verdict(query: Query, offset: Offset, row: MessageRow) -> Verdict:
-    return verdict(query, offset, pointer=row.tx_pointer, ttl_s=row.ttl_s)
 
 
 def _last_before(store: Store, query: Query, stop: Offset) -> MessageId | None:
@@ -284,7 +280,7 @@ def _last_before(store: Store, query: Query, stop: Offset) -> MessageId | None:
 
 def _id_of(store: Store, query: Query, offset: Offset, row: MessageRow) -> MessageId:
     """The id of the last message of a decided row; an id past the row if the row is skipped."""
-    if _verdict(query, offset, row) is not Verdict.ACCEPT:
+    if verdict(query, offset, row) is not Verdict.ACCEPT:
         return past_group(offset)
     if row.reference is None:
         return MessageId(*offset)
@@ -457,34 +453,24 @@ def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
     return high
 
 
-def routes(offsets: TopicOffsets) -> list[Route]:
+def routes(parts: TopicOffsets) -> list[Route]:
     """The HTTP routes of offsets and splits."""
-    handlers = _OffsetRoutes(offsets)
-    return [
-        Route(operations.GET_OFFSETS, handlers.offsets),
-        Route(operations.GET_SPLITS, handlers.splits),
-    ]
 
-
-class _OffsetRoutes:
-    def __init__(self, offsets: TopicOffsets) -> None:
-        self._offsets = offsets
-
-    async def offsets(self, request: Request) -> Reply:
+    async def offsets(request: Request) -> Reply:
         topic = topic_of(request, parameters={"isolation", "tx", "archive"})
         query = dict(request.query)
         isolation, tx = choice(query, "isolation", Isolation), transaction_named(query)
         with_archive = boolean(query.get("archive", "false"), what="archive")
         if isolation is not None and tx is not None:
             raise BadRequestError("give isolation or tx, not both")
-        found = await self._offsets.offsets(topic, isolation=isolation or Isolation.ALL, tx=tx)
+        found = await parts.offsets(topic, isolation=isolation or Isolation.ALL, tx=tx)
         body = offsets_body(found)
         if with_archive:
-            first = await self._offsets.archived_from(topic)
+            first = await parts.archived_from(topic)
             body["archivedFrom"] = first and first.hex()
         return json_reply(body)
 
-    async def splits(self, request: Request) -> Reply:
+    async def splits(request: Request) -> Reply:
         topic = topic_of(request, parameters={"start", "end", "n"})
         query = dict(request.query)
         if "n" not in query:
@@ -493,8 +479,10 @@ class _OffsetRoutes:
         if not 1 <= count <= SPLITS_COUNT_MAX:
             raise BadRequestError(f"n is 1 to {SPLITS_COUNT_MAX} parts, not {shown(query['n'])}")
         start, end = (_maybe_id(query.get(name)) for name in ("start", "end"))
-        generation, found = await self._offsets.splits(topic, start=start, end=end, count=count)
+        generation, found = await parts.splits(topic, start=start, end=end, count=count)
         return json_reply({"generation": generation, "splits": [to_json(part) for part in found]})
+
+    return [Route(operations.GET_OFFSETS, offsets), Route(operations.GET_SPLITS, splits)]
 
 
 def offsets_body(found: Offsets) -> dict[str, object]:

@@ -213,7 +213,9 @@ class Polls:
             # than the snapshot and blocks the reader, which otherwise would pass over it.
             fixed = poll.transaction
             snapshot = await (self._checked(fixed) if fixed else snapshot_for(self._state, poll))
-            query = self._query(topic, named, generation, poll, after, snapshot)
+            record = require_generation(topic, generation)
+            record.require_one_log(named)  # it may have got a second partition meanwhile
+            query = query_of(self._state, topic, record, poll, after, snapshot)
             if query.live_from < live_from:
                 # Messages that had expired are live again, by a longer time to live or a clock that
                 # was set back.
@@ -242,13 +244,7 @@ class Polls:
                 or loop.time() >= deadline_s
             ):
                 return self._result(generation, result, is_expired=is_expired)
-            alarm_s = deadline_s
-            if result.blocking_row is not None:
-                left_s = self._expires_in_s(topic, result.blocking_row)
-                if left_s <= 0:  # it expired while it was read
-                    continue
-                alarm_s = min(deadline_s, loop.time() + left_s)
-            await self._wait(waiter, alarm_s, result)
+            await self._wait(topic, result.blocking_row, waiter, deadline_s)
 
     async def _checked(self, snapshot: Transaction) -> Transaction:
         """The snapshot in a request, without the rows of its own transaction if that was rolled
@@ -269,19 +265,6 @@ class Polls:
             if self._state.index.may_lack_rows(own):
                 raise
         return snapshot
-
-    def _query(
-        self,
-        topic: Topic,
-        named: TopicId,
-        generation: int,
-        poll: Poll,
-        after: bytes,
-        snapshot: Transaction | None,
-    ) -> Query:
-        record = require_generation(topic, generation)
-        record.require_one_log(named)  # it may have got a second partition meanwhile
-        return query_of(self._state, topic, record, poll, after, snapshot)
 
     async def _read(
         self, topic: Topic, query: Query, poll: Poll, waiter: asyncio.Event, *, may_be_cached: bool
@@ -330,13 +313,6 @@ class Polls:
             or self._state.index.ranges(result.blocking_pointer)
         )
 
-    def _expires_in_s(self, topic: Topic, row: BlockingRow) -> float:
-        """In how many seconds this row expires, and no longer blocks readers. Nothing wakes the
-        reader then, since no transaction ends."""
-        rule = topic.rule_of(topic.require_durable())
-        expires_ms = rule.expires_ms(row.offset, own_ttl_s=row.ttl_s)
-        return (expires_ms - self._state.now_ms()) / 1000
-
     async def wait_until(self, waiter: asyncio.Event, alarm_s: float) -> None:
         """Wait as a long poll, until this time of the event loop at most."""
         self.waiting_count += 1
@@ -347,11 +323,20 @@ class Polls:
             alarm.cancel()
             self.waiting_count -= 1
 
-    async def _wait(self, waiter: asyncio.Event, alarm_s: float, result: ReadResult) -> None:
+    async def _wait(
+        self, topic: Topic, blocking: BlockingRow | None, waiter: asyncio.Event, deadline_s: float
+    ) -> None:
+        if blocking is None:
+            await self.wait_until(waiter, deadline_s)
+            return
+        # Nothing wakes the reader when the row expires, since no transaction ends.
+        rule = topic.rule_of(topic.require_durable())
+        expires_ms = rule.expires_ms(blocking.offset, own_ttl_s=blocking.ttl_s)
+        left_s = (expires_ms - self._state.now_ms()) / 1000
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        await self.wait_until(waiter, alarm_s)
-        if result.blocking_pointer is not None:
+        if left_s > 0:  # else it expired while it was read
+            await self.wait_until(waiter, min(deadline_s, began_s + left_s))
             self._observe("blocked_reader_seconds", loop.time() - began_s)
 
     def _is_expired(self, poll: Poll, query: Query, archived: "ArchiveRead | None") -> bool:
@@ -379,9 +364,7 @@ class Polls:
     def _result(self, generation: int, result: ReadResult, *, is_expired: bool) -> PollResult:
         blocked_by = prepared = None
         if result.blocking_row is not None:
-            transactions = self._state.transactions
-            blocked_by = transactions.open_transaction_id(result.blocking_row.pointer)
-            prepared = None if blocked_by is None else transactions.preparation(blocked_by)
+            blocked_by, prepared = blocker(self._state.transactions, result.blocking_row.pointer)
         return PollResult(
             messages=result.messages,
             generation=generation,
@@ -403,11 +386,9 @@ def _starts_in_archive(poll: Poll, query: Query) -> bool:
     in a fixed snapshot can't continue in the archive, which does not have the transaction of a
     message. One with tags does not: older files lack them. What has expired by the time that a read
     names is not looked up there, either."""
-    if poll.live_at_ms is not None:
+    if poll.live_at_ms is not None or poll.tags is not None or poll.is_fixed:
         return False
-    if poll.start is None or poll.is_fixed or poll.tags is not None:
-        return False
-    return query.after < live_after(query)
+    return poll.start is not None and query.after < live_after(query)
 
 
 def _is_overtaken(topic: Topic, query: Query) -> bool:
@@ -496,6 +477,15 @@ async def fresh_snapshot(state: StoreState) -> Transaction:
         )
 
 
+def blocker(
+    transactions: TransactionView, pointer: int
+) -> tuple[int | None, tuple[str, int] | None]:
+    """The id of the transaction with this pointer, while that is in progress, and the database that
+    decides it, and since when in ms."""
+    blocked_by = transactions.open_transaction_id(pointer)
+    return blocked_by, None if blocked_by is None else transactions.preparation(blocked_by)
+
+
 async def may_read_again(state: StoreState, snapshot: Transaction | None) -> bool:
     """Whether a reader that this snapshot blocks may go on in a newer one at once: transactions
     were down when it was taken, and are up. Raises: TransactionsUnavailableError: they are down,
@@ -518,18 +508,13 @@ async def require_in_progress(transactions: TransactionView, poll: Poll) -> None
 
 def routes(polls: Polls) -> list[Route]:
     """The HTTP routes of poll and browse."""
-    handlers = _PollRoutes(polls)
-    return [
-        Route(operations.POLL, handlers.poll),
-        Route(operations.BROWSE, handlers.browse),
-    ]
 
+    async def answer(topic: TopicId, poll: Poll, encoding: Encoding) -> Reply:
+        if encoding.media_type is MediaType.ARROW:
+            await polls.load_arrow()
+        return poll_reply(await polls.poll(topic, poll), encoding)
 
-class _PollRoutes:
-    def __init__(self, polls: Polls) -> None:
-        self._polls = polls
-
-    async def poll(self, request: Request) -> Reply:
+    async def poll(request: Request) -> Reply:
         topic = topic_of(request, parameters=_READ_PARAMETERS)
         body = request.body
         asked_in = body_encoding(request.content_type, body).media_type
@@ -537,34 +522,30 @@ class _PollRoutes:
             consume = avro_bodies.decode_consume_request(body)
         else:
             consume = request_bodies.consume_request_from_json(request.value())
-        poll = _poll_of(dict(request.query), consume)
+        asked = _poll_of(dict(request.query), consume)
         if request.members is not None:
             asked_in = MediaType.AVRO  # a session has no JSON
         encoding = reply_encoding(request.accept, asked_in=asked_in, offered=POLL_TYPES)
-        if encoding.media_type is MediaType.ARROW:
-            await self._polls.load_arrow()
-        return poll_reply(await self._polls.poll(topic, poll), encoding)
+        return await answer(topic, asked, encoding)
 
-    async def browse(self, request: Request) -> Reply:
+    async def browse(request: Request) -> Reply:
         topic = topic_of(request, parameters=_BROWSE_PARAMETERS)
         query = dict(request.query)
-        limit = query.get("limit")
+        limit, start = query.get("limit"), query.get("from", "earliest")
         consume = ConsumeRequest(
             inclusive=boolean(query.get("inclusive", "true"), what="inclusive"),
             limit=None if limit is None else whole_digits(limit, what="limit"),
         )
-        poll = _poll_of(query, consume)
+        asked = _poll_of(query, consume)
         encoding = reply_encoding(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
-        if encoding.media_type is MediaType.ARROW:
-            await self._polls.load_arrow()
-        start = query.get("from", "earliest")
         if start == "latest":
             # Taken before the read, so that messages published meanwhile are delivered.
-            newest = self._polls.latest(topic)
-            result = await self._polls.poll(topic, replace(poll, start=newest, inclusive=False))
+            asked = replace(asked, start=polls.latest(topic), inclusive=False)
         else:
-            result = await self._polls.poll(topic, replace(poll, start=start_from(start)))
-        return poll_reply(result, encoding)
+            asked = replace(asked, start=start_from(start))
+        return await answer(topic, asked, encoding)
+
+    return [Route(operations.POLL, poll), Route(operations.BROWSE, browse)]
 
 
 def _poll_of(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:

@@ -62,8 +62,8 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the expiry of a blocking row does not wake its reader",
         "messaging/read/poll.py",
-        "                alarm_s = min(deadline_s, loop.time() + left_s)\n",
-        "",
+        "min(deadline_s, began_s + left_s)",
+        "deadline_s",
         (f"{_SLEEPING}::test_a_blocked_reader_wakes_when_the_row_expires",),
     ),
     Mutant(

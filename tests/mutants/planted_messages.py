@@ -560,7 +560,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the end offset counts a message that expired by its own time to live",
         "messaging/model/visibility.py",
-        "    if is_past_own_ttl(query, offset, ttl_s):\n",
+        "    if is_past_own_ttl(query, offset, row.ttl_s):\n",
         "    if False:\n",
         (
             "tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_continues",

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 
 from kernel.requests_and_replies import Reply, Request, Route, json_reply
 from messaging.engines.engine_interface import StoreDamagedError
@@ -82,10 +83,7 @@ class MessageCounts:
     def __init__(self, store: OpenStore, state: StoreState) -> None:
         self._store = store
         self._state = state
-
-    def age_ms(self, found: MessageCount) -> int:
-        """The age of the oldest message, by the time of the server."""
-        return found.age_ms(now_ms=self._state.now_ms())
+        self.now_ms = state.now_ms
 
     async def count(self, partition: TopicId, *, after: MessageId | None = None) -> MessageCount:
         """The messages behind an id, or all. Raises: TopicNotFoundError, PartitionRequiredError."""
@@ -94,11 +92,19 @@ class MessageCounts:
 
     async def of_topic(self, topic: TopicId) -> MessageCount:
         """The messages of all partitions of a topic."""
-        record = self._state.topics.find(topic).require_durable()
-        numbers = record.partitions.readable
-        logs = [topic.partition(each) for each in numbers] if topic.number is None else [topic]
-        found = await self.counts(dict.fromkeys(logs))
-        return total(found.values())
+        self._state.topics.find(topic).require_durable()
+        (found,) = await self.of_topics([topic])
+        return found
+
+    async def of_topics(
+        self, topics: Sequence[TopicId], *, records_count_max: int = SHARED_COUNT_MAX
+    ) -> list[MessageCount]:
+        """The messages of all partitions of each topic; none of one that was deleted or has just
+        left this server."""
+        logs = [[(log, None) for log in self._logs(topic)] for topic in topics]
+        found = await self.counts_of([*chain(*logs)], records_count_max=records_count_max)
+        counts = iter(found)
+        return [_total(islice(counts, len(each))) for each in logs]
 
     async def counts(
         self, afters: Mapping[TopicId, MessageId | None]
@@ -133,6 +139,15 @@ class MessageCounts:
             left_count -= passed_count
         return found
 
+    def _logs(self, topic: TopicId) -> list[TopicId]:
+        if topic.number is not None:
+            return [topic]
+        found = self._state.topics.maybe_find(topic)
+        record = None if found is None else found.durable
+        if record is None or record.generation < 0:
+            return []
+        return [topic.partition(number) for number in record.partitions.readable]
+
     def _query(
         self, partition: TopicId, after: MessageId | None, snapshot: Transaction | None
     ) -> Query:
@@ -142,7 +157,7 @@ class MessageCounts:
         return query_of(self._state, topic, record, Poll(), behind, snapshot)
 
 
-def total(counts: Iterable[MessageCount]) -> MessageCount:
+def _total(counts: Iterable[MessageCount]) -> MessageCount:
     found = MessageCount()
     for each in counts:
         found = found.plus(each)
@@ -283,19 +298,17 @@ def routes(counts: MessageCounts) -> list[Route]:
         topic = topic_of(request, parameters={"after"})
         after = dict(request.query).get("after")
         if after is None:
-            return json_reply(count_body(counts, await counts.of_topic(topic)))
+            found = await counts.of_topic(topic)
+        else:
+            found = await counts.count(topic, after=MessageId.from_hex(after))
+        age_ms = found.age_ms(now_ms=counts.now_ms())
         return json_reply(
-            count_body(counts, await counts.count(topic, after=MessageId.from_hex(after)))
+            {
+                "count": found.count,
+                "isLowerBound": found.is_lower_bound,
+                "oldest": found.oldest_ms,
+                "oldestAgeMs": None if found.oldest_ms is None else age_ms,
+            }
         )
 
     return [Route(operations.COUNT_MESSAGES, count)]
-
-
-def count_body(counts: MessageCounts, found: MessageCount) -> dict[str, object]:
-    """The reply about a count: ages by the time of the server."""
-    return {
-        "count": found.count,
-        "isLowerBound": found.is_lower_bound,
-        "oldest": found.oldest_ms,
-        "oldestAgeMs": None if found.oldest_ms is None else counts.age_ms(found),
-    }

@@ -6,10 +6,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_query
 from messaging.engines.row_store import Store
@@ -27,10 +27,9 @@ from messaging.model.row_format import (
     offset_in,
 )
 from messaging.model.visibility import Verdict, first_id, visibility
-from messaging.read.counts import SHARED_COUNT_MAX, MessageCount, MessageCounts
-from messaging.transactions_interface import TransactionView
+from messaging.read.counts import MessageCount, MessageCounts, maybe_snapshot
 from tuff.protocol import operations
-from tuff.protocol.errors import BadRequestError, TransactionsUnavailableError
+from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MessageId, Offset, TopicId, check_name
 from tuff.protocol.json_bodies import pointer_to_json, shown
 from tuff.protocol.transaction import Transaction
@@ -69,32 +68,19 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogExtent:
-    """What is stored of one partition. The size is the engine's estimate for its files, and rows in
-    memory need not count. The times are those of the first and the last live row, None if there is
-    none."""
+class _Log(NamedTuple):
+    """One partition to look at: the prefix of its keys, and where its live rows begin."""
 
-    size_bytes: int
-    oldest_ms: int | None
-    newest_ms: int | None
+    prefix: bytes
+    first: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundRow:
+class _StoredRow(NamedTuple):
     """A row as it is stored; `row` is None if it is damaged."""
 
     offset: Offset
     row: MessageRow | None
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PartitionRange:
-    """One partition to look at: the prefix of its keys, and where its live rows begin."""
-
-    prefix: bytes
-    first: Offset
 
 
 class TopicInspection:
@@ -107,9 +93,9 @@ class TopicInspection:
 
     async def topics(
         self, *, namespace: str | None, contains: str, after: str, limit: int
-    ) -> tuple[int, list[dict[str, object]], str | None]:
+    ) -> dict[str, object]:
         """The number of all topics that match, a page of them in byte order, and the `after` of the
-        next page."""
+        next page, as JSON."""
         self._store.require_up()
         found = [
             each
@@ -127,40 +113,19 @@ class TopicInspection:
         extents = await self._store.read(
             lambda store: [extent_of(store, each, high_water_mark) for each in logs]
         )
-        for body, extent in zip(bodies, extents, strict=True):
-            body |= {
-                "storedBytes": extent.size_bytes,
-                "oldest": extent.oldest_ms,
-                "newest": extent.newest_ms,
-            }
-        for body, count in zip(bodies, await self._counts_of(page), strict=True):
+        counts = await self._counts.of_topics(page)
+        for body, extent, count in zip(bodies, extents, counts, strict=True):
+            body |= extent
             body |= {"messageCount": count.count, "isLowerBound": count.is_lower_bound}
-        return len(found), bodies, str(page[-1]) if len(page) < len(rest) else None
+        next_after = str(page[-1]) if len(page) < len(rest) else None
+        return {"count": len(found), "topics": bodies, "next": next_after}
 
     async def counts(self, *, count_max: int) -> list[tuple[TopicId, MessageCount]]:
         """How many messages the first topics by name have. Raises: StorageUnavailableError."""
         topics = sorted(each for each in self._state.topics.live() if not each.is_internal)
         page = topics[:count_max]
-        counts = await self._counts_of(page, records_count_max=SCRAPED_COUNT_MAX)
+        counts = await self._counts.of_topics(page, records_count_max=SCRAPED_COUNT_MAX)
         return list(zip(page, counts, strict=True))
-
-    async def _counts_of(
-        self, page: Sequence[TopicId], *, records_count_max: int = SHARED_COUNT_MAX
-    ) -> list[MessageCount]:
-        """The messages of each topic; none of one that was deleted or has just left this server."""
-        partitions = [
-            (topic, topic.partition(number))
-            for topic in page
-            if (found := self._state.topics.maybe_find(topic)) is not None
-            if found.durable is not None and found.durable.generation > 0
-            for number in found.durable.partitions.readable
-        ]
-        afters = [(partition, None) for _, partition in partitions]
-        counts = await self._counts.counts_of(afters, records_count_max=records_count_max)
-        by_topic: dict[TopicId, MessageCount] = {}
-        for (topic, _), count in zip(partitions, counts, strict=True):
-            by_topic[topic] = by_topic.get(topic, MessageCount()).plus(count)
-        return [by_topic.get(topic, MessageCount()) for topic in page]
 
     def _page(self, topics: Sequence[TopicId]) -> list[TopicId]:
         """The first topics that together have few enough partitions; at least one."""
@@ -178,7 +143,7 @@ class TopicInspection:
         assert record is not None
         return record
 
-    def _logs(self, topic: TopicId) -> list[_PartitionRange]:
+    def _logs(self, topic: TopicId) -> list[_Log]:
         logs = []
         now_ms = self._state.expiry_ms()
         for each in self._partitions(topic):
@@ -186,7 +151,7 @@ class TopicInspection:
             if record is not None and record.generation > 0:
                 live_from = each.rule_of(record).live_from(now_ms=now_ms)
                 first = max(record.log_start.offset, live_from)
-                logs.append(_PartitionRange(prefix=each.prefix(record.generation), first=first))
+                logs.append(_Log(each.prefix(record.generation), first))
         return logs
 
     def _partitions(self, topic: TopicId) -> Iterator[Topic]:
@@ -212,14 +177,12 @@ class TopicInspection:
 
     async def rows(
         self, topic: TopicId, *, start: MessageId | int | None, limit: int, order: ListOrder
-    ) -> tuple[int, list[dict[str, object]], str | None]:
-        """The generation, a page of rows with their states, and the `from` of the next page.
-
-        Raises: as `require_log`.
-        """
+    ) -> dict[str, object]:
+        """The generation, a page of rows with their states, and the `from` of the next page, as
+        JSON. Raises: as `require_log`."""
         # The snapshot first and the rows second, as in a poll: what became durable in between is
         # then in progress.
-        snapshot = await _snapshot(self._state.transactions)
+        snapshot = await maybe_snapshot(self._state)
         found, record = require_log(self._store, self._state, topic)
         bounds = self._bounds(record, start, order)
         read = partial(
@@ -235,7 +198,7 @@ class TopicInspection:
         rule, now_ms = found.rule_of(record), self._state.expiry_ms()
         bodies = [self._row_body(each, rule, snapshot, now_ms=now_ms) for each in rows]
         next_from = None if next_row is None else MessageId(*next_row.offset).hex()
-        return record.generation, bodies, next_from
+        return {"generation": record.generation, "rows": bodies, "next": next_from}
 
     def _bounds(
         self, record: TopicRecord, start: MessageId | int | None, order: ListOrder
@@ -250,7 +213,7 @@ class TopicInspection:
         return first, min(stop, offset_after(named))
 
     def _row_body(
-        self, found: FoundRow, rule: TopicRule, snapshot: Transaction | None, *, now_ms: int
+        self, found: _StoredRow, rule: TopicRule, snapshot: Transaction | None, *, now_ms: int
     ) -> dict[str, object]:
         row = found.row
         ttl_s = None if row is None else row.ttl_s
@@ -271,13 +234,6 @@ class TopicInspection:
         }
 
 
-async def _snapshot(transactions: TransactionView) -> Transaction | None:
-    try:
-        return await transactions.snapshot()
-    except TransactionsUnavailableError:
-        return None
-
-
 def row_state(
     row: MessageRow | None, snapshot: Transaction | None, *, is_expired: bool
 ) -> RowState:
@@ -294,8 +250,10 @@ def row_state(
     return RowState.UNKNOWN if snapshot is None else _STATES[visibility(row.tx_pointer, snapshot)]
 
 
-def extent_of(store: Store, logs: Sequence[_PartitionRange], high_water_mark: Offset) -> LogExtent:
-    """What is stored of a topic with these partitions. Raises: StoreError."""
+def extent_of(store: Store, logs: Sequence[_Log], high_water_mark: Offset) -> dict[str, int | None]:
+    """What is stored of a topic with these partitions, as JSON: the engine's estimate of the size
+    of its files, in which rows in memory need not count, and the times of the first and the last
+    live row, None if there is none. Raises: StoreError."""
     size_bytes, firsts, lasts = 0, [], []
     for log in logs:
         for table in (MESSAGES, PAYLOADS):
@@ -304,14 +262,14 @@ def extent_of(store: Store, logs: Sequence[_PartitionRange], high_water_mark: Of
         stop = offset_after(high_water_mark)
         firsts += [first] if (first := _edge(store, log, stop, is_last=False)) else []
         lasts += [last] if (last := _edge(store, log, stop, is_last=True)) else []
-    return LogExtent(
-        size_bytes=size_bytes,
-        oldest_ms=min(firsts).timestamp_ms if firsts else None,
-        newest_ms=max(lasts).timestamp_ms if lasts else None,
-    )
+    return {
+        "storedBytes": size_bytes,
+        "oldest": min(firsts).timestamp_ms if firsts else None,
+        "newest": max(lasts).timestamp_ms if lasts else None,
+    }
 
 
-def _edge(store: Store, log: _PartitionRange, stop: Offset, *, is_last: bool) -> Offset | None:
+def _edge(store: Store, log: _Log, stop: Offset, *, is_last: bool) -> Offset | None:
     """The offset of the first or the last row from `first` to `stop`; None without one."""
     if log.first >= stop:
         return None
@@ -328,11 +286,11 @@ def stored_rows(
     order: ListOrder,
     limit: int,
     bytes_max: int,
-) -> tuple[list[FoundRow], bool]:
+) -> tuple[list[_StoredRow], bool]:
     """Rows in this order, up to a number of rows and of stored bytes, with at least one; False if
     the bytes ended them. Raises: StoreError."""
     first, stop = bounds
-    found: list[FoundRow] = []
+    found: list[_StoredRow] = []
     if first >= stop:
         return found, True
     keys = message_key(prefix, first), message_key(prefix, stop)
@@ -343,7 +301,7 @@ def stored_rows(
                 row = MessageRow.from_bytes(key, value)
             except DamagedRowError:
                 row = None
-            found.append(FoundRow(offset=offset_in(key), row=row, size_bytes=len(value)))
+            found.append(_StoredRow(offset_in(key), row, len(value)))
             size_bytes += len(value)
             if size_bytes > bytes_max and len(found) > 1:
                 return found, False
@@ -352,43 +310,38 @@ def stored_rows(
 
 def routes(inspection: TopicInspection) -> list[Route]:
     """The HTTP routes of the overview of topics, and of rows with their states."""
-    handlers = _InspectionRoutes(inspection)
-    return [
-        Route(operations.LIST_TOPIC_SUMMARIES, handlers.topics),
-        Route(operations.LIST_ROWS, handlers.rows),
-    ]
 
-
-class _InspectionRoutes:
-    def __init__(self, inspection: TopicInspection) -> None:
-        self._inspection = inspection
-
-    async def topics(self, request: Request) -> Reply:
+    async def topics(request: Request) -> Reply:
         query = read_query(request.query, parameters={"namespace", "contains", "after", "limit"})
         namespace = query.get("namespace")
         if namespace is not None:
             check_name(namespace, what="namespace")
-        count, topics, after = await self._inspection.topics(
+        body = await inspection.topics(
             namespace=namespace,
             contains=query.get("contains", ""),
             after=query.get("after", ""),
             limit=_limit(query.get("limit"), default=TOPICS_COUNT, most=TOPICS_COUNT_MAX),
         )
-        return json_reply({"count": count, "topics": topics, "next": after})
+        return json_reply(body)
 
-    async def rows(self, request: Request) -> Reply:
+    async def rows(request: Request) -> Reply:
         topic = topic_of(request, parameters={"from", "limit", "order"})
         query = dict(request.query)
         start = query.get("from", "earliest")
         if start == "latest":
             raise BadRequestError("from=latest has no rows; read them with order=descending")
-        generation, rows, next_from = await self._inspection.rows(
+        body = await inspection.rows(
             topic,
-            start=start_from(start) if "from" in query else None,
+            start=start_from(start),
             limit=_limit(query.get("limit"), default=ROWS_COUNT, most=ROWS_COUNT_MAX),
             order=choice(query, "order", ListOrder) or ListOrder.ASCENDING,
         )
-        return json_reply({"generation": generation, "rows": rows, "next": next_from})
+        return json_reply(body)
+
+    return [
+        Route(operations.LIST_TOPIC_SUMMARIES, topics),
+        Route(operations.LIST_ROWS, rows),
+    ]
 
 
 def _limit(text: str | None, *, default: int, most: int) -> int:

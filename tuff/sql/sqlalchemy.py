@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from tuff.errors import WrongStateError
 from tuff.optional_packages import Extra
@@ -15,12 +15,13 @@ from tuff.sql.sqlite import keeps_transaction_open
 with Extra("tuff.sql.sqlalchemy", "sqlalchemy"):
     from sqlalchemy import Connection, Engine, event
     from sqlalchemy.ext.asyncio import (
-        AsyncConnection,
         AsyncEngine,
         AsyncSession,
         async_scoped_session,
     )
     from sqlalchemy.orm import Session, scoped_session
+
+T = TypeVar("T")
 
 _KEY = "tuff"  # in `Session.info`
 
@@ -62,7 +63,9 @@ class AsyncSqlAlchemyDatabase:
         self._questions = AsyncEngine(_engine_of_questions(engine.sync_engine))
 
     async def connect(self) -> _AsyncConnection:
-        return _AsyncConnection(await self._questions.connect())
+        connection = await self._questions.connect()
+        assert connection.sync_connection is not None, "the engine has just given it out"
+        return _AsyncConnection(_Connection(connection.sync_connection), connection.run_sync)
 
     def joined(self, session: AsyncSession) -> _AsyncBlock:
         _require_session(session, AsyncSession)
@@ -291,91 +294,52 @@ class _Block:
 
 
 class _AsyncConnection:
-    """A `_Connection` of asyncio."""
+    """A `_Connection` of asyncio. SQLAlchemy runs its methods where it can await the driver."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
+    def __init__(self, of: _Connection | _Block, run_sync: Callable[..., Awaitable[Any]]) -> None:
+        self._of = of
+        self._run_sync = run_sync
 
     async def begin(self) -> None:
-        sync = _sync(self._connection)
-        _require_transactions(sync)
-        if _waits_for_begin(sync):
-            await self.execute("BEGIN")
+        await self._run(self._of.begin)
 
     async def execute(self, statement: str) -> None:
-        await self._connection.exec_driver_sql(statement)
+        await self._run(self._of.execute, statement)
 
     async def fetch(self, statement: str) -> list[Any]:
-        return [row[0] for row in await self._connection.exec_driver_sql(statement)]
+        return await self._run(self._of.fetch, statement)
 
     async def commit(self) -> None:
-        await self._connection.commit()
+        await self._run(self._of.commit)
 
     async def rollback(self) -> None:
-        await self._connection.rollback()
+        await self._run(self._of.rollback)
 
     async def close(self) -> None:
-        await self._connection.invalidate()
-        await self._connection.close()
+        await self._run(self._of.close)
+
+    async def _run(self, method: Callable[..., T], *arguments: object) -> T:
+        result: T = await self._run_sync(lambda _: method(*arguments))
+        return result
 
 
-def _sync(connection: AsyncConnection) -> Connection:
-    assert connection.sync_connection is not None, "the engine has just given it out"
-    return connection.sync_connection
-
-
-class _AsyncBlock:
+class _AsyncBlock(_AsyncConnection):
     """A `_Block` of asyncio."""
 
     origin: object | None = None
 
     def __init__(self, session: AsyncSession, engine: AsyncEngine) -> None:
-        self._session = session
-        self._engine = engine
-        self._guard = _Guard(session.sync_session, engine.sync_engine)
-
-    async def begin(self) -> None:
-        self._guard.begin()
-        try:
-            connection = await self._session.connection()
-            self._guard.begun(_sync(connection))
-            if _waits_for_begin(_sync(connection)):
-                await connection.exec_driver_sql("BEGIN IMMEDIATE")
-        except BaseException:
-            self._guard.end()
-            raise
-
-    async def execute(self, statement: str) -> None:
-        await (await self._session.connection()).exec_driver_sql(statement)
-
-    async def fetch(self, statement: str) -> list[Any]:
-        rows = await (await self._session.connection()).exec_driver_sql(statement)
-        return [row[0] for row in rows]
+        self._block = _Block(session.sync_session, engine.sync_engine)
+        super().__init__(self._block, session.run_sync)
 
     async def before_prepare(self) -> None:
-        await self._session.flush()
+        await self._run(self._block.before_prepare)
 
     async def record(self, dialect: Dialect, pointer: int) -> None:
-        await self.execute(dialect.insert_of_commit(pointer))
-
-    async def commit(self) -> None:
-        self._guard.allow_commit()
-        await self._session.commit()
-        self._guard.end()
-
-    async def rollback(self) -> None:
-        self._guard.end()
-        await self._session.rollback()
+        await self._run(self._block.record, dialect, pointer)
 
     async def recorded(self, dialect: Dialect, pointer: int) -> list[Any]:
-        async with self._engine.connect() as connection:
-            await connection.execution_options(**_options_outside(dialect))
-            _require_outside(_sync(connection))
-            rows = await connection.exec_driver_sql(dialect.select_committed(pointer))
-            return [row[0] for row in rows]
+        return await self._run(self._block.recorded, dialect, pointer)
 
     def fetch_outside(self, statement: str) -> list[Any]:
-        raise AssertionError("it has no origin")
-
-    async def close(self) -> None:
-        await self._session.close()
+        return self._block.fetch_outside(statement)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
 from tuff import read_calls, transaction_calls
 from tuff.errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
@@ -76,9 +76,106 @@ class _Ending:
     error: BaseException | None
 
 
-class CommitProtocol:
-    """One transaction at a time over its participants; reusable after the transaction has ended.
-    Belongs to one thread or task at a time."""
+class Block(Protocol):
+    """The block of a transaction, which the server decides (`CommitProtocol`) or a database
+    (`SqlProtocol`). One transaction at a time; reusable after it has ended. Belongs to one thread
+    or task at a time."""
+
+    retries: Retries
+    _of_its_own: ClassVar[str]  # what a forked process needs for another transaction
+    _process: int  # in which the transaction was begun
+    _entry: object | None  # the block that is in it, from its begin to its end
+    _has_committed: bool
+    _is_unknown: bool
+    _interrupts: list[BaseException]  # those that became notes on another error
+    _messages: MessageBuffer
+    _rollback_only: WrongStateError | None  # why it can't commit any more
+
+    @property
+    def is_in_transaction(self) -> bool: ...
+    def renewal(self) -> Call[Renewed] | None: ...
+    def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]: ...
+    def publish(self, addition: Addition) -> Flow[Published]: ...
+    def finish(self) -> Flow[None]: ...
+    def _undo(self, cause: BaseException) -> Flow[None]: ...
+
+    @property
+    def is_of_group(self) -> bool:
+        """Whether its transactions commit offsets or acknowledgements within Tuff, too."""
+        return False
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether the latest transaction committed, even if a `post_commit` failed after it."""
+        return self._has_committed
+
+    @property
+    def may_have_committed(self) -> bool:
+        """Whether the latest transaction committed, or its outcome is not known."""
+        return self._has_committed or self._is_unknown
+
+    @property
+    def interrupt(self) -> BaseException | None:
+        """An interrupt or a cancellation that came during the clean-up after an error, and became a
+        note on that error. A caller that would continue after the error raises this instead."""
+        return self._interrupts[0] if self._interrupts else None
+
+    def undo(self, cause: BaseException) -> Flow[None]:
+        """End the block and roll back; errors of that become notes on `cause`. A process that
+        was forked within the block does nothing: the transaction is its parent's."""
+        if self._is_of_parent():
+            return
+        try:
+            yield from self._undo(cause)
+        finally:
+            self._entry = None
+
+    def withdraw(self, entry: object, cause: BaseException) -> Flow[None]:
+        """`undo`, unless another block than `entry` is in it."""
+        if self._entry is entry:
+            yield from self.undo(cause)
+
+    def _begin_anew(self, entry: object | None) -> None:
+        """Forget the transaction before; the block `entry` is in the next one."""
+        self._process, self._entry = os.getpid(), entry
+        self._has_committed = self._is_unknown = False
+        self._interrupts = []
+        self._messages = MessageBuffer()
+        self._rollback_only = None
+
+    def _require_own_process(self) -> None:
+        """Raises: WrongStateError: the process was forked within the block. If both committed, the
+        messages of the second one would be lost, since a commit can be repeated."""
+        if self._is_of_parent():
+            raise WrongStateError(
+                "the transaction of this context was begun before this process was forked, and "
+                f"belongs to its parent {self._process}; begin another one here, "
+                f"{self._of_its_own} of its own"
+            )
+
+    def _is_of_parent(self) -> bool:
+        return self._entry is not None and self._process != os.getpid()
+
+    def _add(self, transaction: Transaction, addition: Addition) -> Flow[Published]:
+        """Let the commit publish these messages; store those that do not fit into memory."""
+        pointer = transaction.write_pointer
+        try:
+            return (yield from in_block(self._messages.add(pointer, addition, self.retries)))
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # Some of them may be stored, and a commit would publish those, even if the program
+            # ignored this error, and twice if it published them again.
+            self._rollback_only = rollback_only(
+                f"messages of this transaction could not be stored ({error})", "publish", error
+            )
+            raise
+
+
+class CommitProtocol(Block):
+    """A transaction over its participants, which the server decides."""
+
+    _of_its_own = "with a context"
 
     def __init__(
         self,
@@ -114,21 +211,16 @@ class CommitProtocol:
             transaction_calls.start, type=type, timeout_s=timeout_s, client=client, lease_s=lease_s
         )
         self._chain_elapsed_s = chain_elapsed_s
-        self._process = os.getpid()  # which has started the current and the next transaction
         self._is_messages_only = False  # the transaction that was started last, by its start
         self._next: Transaction | None = None  # which the last commit has started
         self._next_until_s = 0.0
         self._is_last = False  # the commit of this block starts no other transaction
         self._current: Transaction | None = None
-        self._entry: object | None = None  # the block that is in it, from its begin to its end
         self._was_aborted = False
         self._is_sent = False  # a commit may have been sent
-        self._has_committed = self._is_unknown = False
-        self._interrupts: list[BaseException] = []  # those that became notes on another error
-        self._messages = MessageBuffer()
+        self._begin_anew(None)
         self._details: list[RollbackDetail] = []  # of the latest commit
         self._changes: set[bytes] = set()  # of no participant
-        self._rollback_only_error: WrongStateError | None = None  # why it can't commit any more
 
     @property
     def transaction(self) -> Transaction:
@@ -151,18 +243,7 @@ class CommitProtocol:
 
     @property
     def is_of_group(self) -> bool:
-        """Whether its transactions commit offsets or acknowledgements, too."""
         return self._offsets is not None
-
-    @property
-    def has_committed(self) -> bool:
-        """Whether the latest transaction committed, even if a `post_commit` failed after it."""
-        return self._has_committed
-
-    @property
-    def may_have_committed(self) -> bool:
-        """Whether the latest transaction committed, or its outcome is not known."""
-        return self._has_committed or self._is_unknown
 
     def renewal(self) -> Call[Renewed] | None:
         """What has to be sent each `RENEW_S` seconds while there is a transaction; None without
@@ -171,12 +252,6 @@ class CommitProtocol:
         if current is None or not self._has_lease:
             return None
         return transaction_calls.renew(current.transaction_id)
-
-    @property
-    def interrupt(self) -> BaseException | None:
-        """An interrupt or a cancellation that came during the clean-up after an error, and became a
-        note on that error. A caller that would continue after the error raises this instead."""
-        return self._interrupts[0] if self._interrupts else None
 
     def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]:
         """Start a transaction for the block `entry`, and call `start_tx` of every participant.
@@ -191,22 +266,17 @@ class CommitProtocol:
                 "the context is in a transaction already, whose block has not ended; use another "
                 "context, as each belongs to one thread or task at a time"
             )
-        self._entry = entry
         if self._process != os.getpid():
-            # The parent uses the transaction that its last commit has started.
-            self._process, self._next = os.getpid(), None
-        self._is_sent = self._has_committed = self._is_unknown = False
-        self._interrupts = []
+            self._next = None  # the parent uses the transaction that its last commit has started
+        self._begin_anew(entry)
+        self._is_sent = self._was_aborted = False
+        self._details, self._changes = [], set()
         try:
             transaction = yield from self._begun(stop)
         except BaseException:
             self._entry = None
             raise
         self._current = transaction
-        self._was_aborted = False
-        self._messages, self._details = MessageBuffer(), []
-        self._changes = set()
-        self._rollback_only_error = None
         note_block(self)
 
     def _begun(self, stop: Stop | None) -> Flow[Transaction]:
@@ -224,19 +294,6 @@ class CommitProtocol:
             yield from self._attempt(self._abort(transaction), cause=error)
             raise
         return transaction
-
-    def _require_own_process(self) -> None:
-        """Raises: WrongStateError: the process was forked within the block. If both committed, the
-        messages of the second one would be lost, since a commit can be repeated."""
-        if self._is_of_parent():
-            raise WrongStateError(
-                "the transaction of this context was begun before this process was forked, and "
-                f"belongs to its parent {self._process}; begin another one here, with a context of "
-                "its own"
-            )
-
-    def _is_of_parent(self) -> bool:
-        return self._entry is not None and self._process != os.getpid()
 
     def end_chain(self) -> Flow[None]:
         """Let the commit of this block start no other transaction; outside of a block, end the one
@@ -337,28 +394,17 @@ class CommitProtocol:
         if cause is not None and ending.committed is None:
             self._is_unknown = True
             yield from self._attempt(self._leave(transaction, self._participants), cause=cause)
-            _raise_unknown(transaction, cause)
+            raise_unknown(
+                f"whether transaction {transaction.transaction_id} committed can't be learned now; "
+                f"ask `tuff tx show {transaction.transaction_id}` before going on",
+                cause,
+            )
         self._has_committed = True
         after = self._each(transaction, [one.post_commit for one in self._participants])
         if cause is not None:
             yield from self._attempt(after, cause=cause)
             raise cause
         yield from after
-
-    def undo(self, cause: BaseException) -> Flow[None]:
-        """End the block and roll back; errors of that become notes on `cause`. A process that
-        was forked within the block does nothing: the transaction is its parent's."""
-        if self._is_of_parent():
-            return
-        try:
-            yield from self._undo(cause)
-        finally:
-            self._entry = None
-
-    def withdraw(self, entry: object, cause: BaseException) -> Flow[None]:
-        """`undo`, unless another block than `entry` is in it."""
-        if self._entry is entry:
-            yield from self.undo(cause)
 
     def _undo(self, cause: BaseException) -> Flow[None]:
         if self._current is not None:
@@ -407,7 +453,7 @@ class CommitProtocol:
         except BaseException as error:
             # Some participants still use the old pointer: what they write now would count as
             # written before the checkpoint.
-            self._rollback_only_error = rollback_only(
+            self._rollback_only = rollback_only(
                 f"a participant could not follow a checkpoint ({error})", "checkpoint", error
             )
             raise
@@ -415,18 +461,7 @@ class CommitProtocol:
     def publish(self, addition: Addition) -> Flow[Published]:
         """Let the commit publish these; returns what is known of them now. Messages that do not fit
         into memory are stored now, and those with a delay are published under the transaction."""
-        pointer = self.transaction.write_pointer
-        try:
-            return (yield from in_block(self._messages.add(pointer, addition, self.retries)))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            # Some of them may be stored, and a commit would publish those, even if the program
-            # ignored this error, and twice if it published them again.
-            self._rollback_only_error = rollback_only(
-                f"messages of this transaction could not be stored ({error})", "publish", error
-            )
-            raise
+        return (yield from self._add(self.transaction, addition))
 
     @property
     def published(self) -> list[Published]:
@@ -462,8 +497,8 @@ class CommitProtocol:
         return (yield from in_block(reading))
 
     def _write(self, transaction: Transaction) -> Flow[tuple[frozenset[bytes], list[PublishEntry]]]:
-        if self._rollback_only_error is not None:
-            raise self._rollback_only_error
+        if self._rollback_only is not None:
+            raise self._rollback_only
         changes = frozenset(self._changes)
         for participant in self._participants:
             keys: Collection[bytes] = yield from hook(partial(participant.tx_changes, transaction))
@@ -585,25 +620,6 @@ class CommitProtocol:
         yield from self.retries.ask(transaction_calls.invalidate(transaction.transaction_id))
 
 
-class Block(Protocol):
-    """The flows of a transaction's block, of this protocol or of one that a database decides."""
-
-    @property
-    def is_in_transaction(self) -> bool: ...
-    @property
-    def has_committed(self) -> bool: ...
-    @property
-    def may_have_committed(self) -> bool: ...
-    @property
-    def interrupt(self) -> BaseException | None: ...
-    def renewal(self) -> Call[Renewed] | None: ...
-    def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]: ...
-    def finish(self) -> Flow[None]: ...
-    def undo(self, cause: BaseException) -> Flow[None]: ...
-    def withdraw(self, entry: object, cause: BaseException) -> Flow[None]: ...
-    def publish(self, addition: Addition) -> Flow[Published]: ...
-
-
 def in_block(flow: Flow[T]) -> Flow[T]:
     """The flow of a call within a block. If the server has ended the transaction, the error says
     what the program can do: the block itself undoes and aborts."""
@@ -717,12 +733,8 @@ def _did_not_happen(error: BaseException) -> bool:
     return isinstance(error, TuffError) and (error.retry_safe or 400 <= error.status < 500)
 
 
-def _raise_unknown(transaction: Transaction, cause: BaseException) -> NoReturn:
+def raise_unknown(sentence: str, cause: BaseException) -> NoReturn:
     """Raises: OutcomeUnknownError, or `cause` with a note if it is an interrupt."""
-    sentence = (
-        f"whether transaction {transaction.transaction_id} committed can't be learned now; ask "
-        f"`tuff tx show {transaction.transaction_id}` before going on"
-    )
     if not isinstance(cause, Exception):
         cause.add_note(sentence)
         raise cause

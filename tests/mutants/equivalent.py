@@ -192,7 +192,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "what was passed is gone, or is looked at once more; only the cost differs",
     (
         "tuff/commit_protocol.py",
-        "CommitProtocol.begin",
+        "Block._begin_anew",
         "self._interrupts = []",
         "pass",
     ): "only `during` asks for an interrupt, and has a new context for each transaction",

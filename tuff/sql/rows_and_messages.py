@@ -8,30 +8,28 @@ there leaves a transaction that any resolver settles.
 """
 
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 from tuff import transaction_calls
-from tuff.commit_protocol import LEASE_S, in_block, is_in_group_transaction, rollback_only
-from tuff.errors import OutcomeUnknownError, WrongStateError
+from tuff.commit_protocol import LEASE_S, Block, in_block, is_in_group_transaction, raise_unknown
+from tuff.errors import WrongStateError
 from tuff.flows_and_repeated_calls import Call, Flow, Retries, attempt, hook, note
 from tuff.protocol.errors import TransactionCommittedError, TuffError
 from tuff.protocol.transaction import Transaction
-from tuff.publish_calls import Addition, MessageBuffer, note_block
+from tuff.publish_calls import Addition, note_block
 from tuff.replies import Published, Renewed
 from tuff.sql.database import Answer, Decider, SqlBlock
 from tuff.stop_signals import Stop, StoppedError
 
 log = logging.getLogger(__name__)
 
-C = TypeVar("C")
 
+class SqlProtocol(Block):
+    """A transaction of one connection, which its database decides."""
 
-class SqlProtocol:
-    """One transaction of one connection at a time; reusable after it has ended. Belongs to one
-    thread or task at a time."""
+    _of_its_own = "on a connection"
 
     def __init__(
         self,
@@ -59,39 +57,14 @@ class SqlProtocol:
             lease_s=LEASE_S if self._has_lease else None,
             messages_only=True,  # the rows of the database do not carry the pointer
         )
-        self._process = os.getpid()  # in which the block is
-        self._entry: object | None = None
         self._server_name = ""
         self._transaction: Transaction | None = None
-        self._messages = MessageBuffer()
-        self._rollback_only: WrongStateError | None = None
-        self._has_committed = self._is_unknown = False
-        self._interrupts: list[BaseException] = []
-
-    @property
-    def has_committed(self) -> bool:
-        """Whether the latest transaction committed."""
-        return self._has_committed
-
-    @property
-    def may_have_committed(self) -> bool:
-        """Whether the latest transaction committed, or its outcome is not known."""
-        return self._has_committed or self._is_unknown
+        self._begin_anew(None)
 
     @property
     def is_in_transaction(self) -> bool:
         """Whether a block is in it."""
         return self._entry is not None
-
-    @property
-    def is_of_group(self) -> bool:
-        """Whether its transactions commit offsets within Tuff: a database has them."""
-        return False
-
-    @property
-    def interrupt(self) -> BaseException | None:
-        """An interrupt that became a note on another error."""
-        return self._interrupts[0] if self._interrupts else None
 
     def renewal(self) -> Call[Renewed] | None:
         """As that of `CommitProtocol`."""
@@ -123,10 +96,8 @@ class SqlProtocol:
             )
         if stop is not None and stop.is_set:
             raise StoppedError
-        self._entry, self._process = entry, os.getpid()
-        self._transaction, self._messages = None, MessageBuffer()
-        self._rollback_only, self._interrupts = None, []
-        self._has_committed = self._is_unknown = False
+        self._begin_anew(entry)
+        self._transaction = None
         note_block(self)
         try:
             self._server_name = yield from self._decider.server_name(may_write=True)
@@ -155,16 +126,7 @@ class SqlProtocol:
         if self._transaction is None:
             start = self._start(request_id=transaction_calls.new_request_id())
             self._transaction = yield from self.retries.ask(start)
-        pointer = self._transaction.write_pointer
-        try:
-            return (yield from in_block(self._messages.add(pointer, addition, self.retries)))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self._rollback_only = rollback_only(
-                f"messages of this transaction could not be stored ({error})", "publish", error
-            )
-            raise
+        return (yield from self._add(self._transaction, addition))
 
     def finish(self) -> Flow[None]:
         """Prepare, commit the database, and resolve; after an error before the commit, roll back.
@@ -179,33 +141,6 @@ class SqlProtocol:
             yield from self._finish()
         finally:
             self._entry = None
-
-    def undo(self, cause: BaseException) -> Flow[None]:
-        """End the block and roll back; errors of that become notes on `cause`. A process that
-        was forked within the block does nothing: the transaction is its parent's."""
-        if self._is_of_parent():
-            return
-        try:
-            yield from self._undo(cause)
-        finally:
-            self._entry = None
-
-    def withdraw(self, entry: object, cause: BaseException) -> Flow[None]:
-        """`undo`, unless another block than `entry` is in it."""
-        if self._entry is entry:
-            yield from self.undo(cause)
-
-    def _is_of_parent(self) -> bool:
-        return self._entry is not None and self._process != os.getpid()
-
-    def _require_own_process(self) -> None:
-        """Raises: WrongStateError: the process was forked within the block."""
-        if self._is_of_parent():
-            raise WrongStateError(
-                "the transaction of this context was begun before this process was forked, and "
-                f"belongs to its parent {self._process}; begin another one here, on a connection "
-                "of its own"
-            )
 
     def _finish(self) -> Flow[None]:
         try:
@@ -260,7 +195,12 @@ class SqlProtocol:
             self._is_unknown = False
             raise cause
         if answer is not Answer.COMMITTED:
-            _raise_unknown(self._transaction, cause)
+            raise_unknown(
+                f"whether the database committed transaction {self._transaction.transaction_id} "
+                "can't be learned now; a resolver makes its messages follow the rows; look for "
+                "your rows before going on",
+                cause,
+            )
         self._has_committed = True
         if not isinstance(cause, Exception):
             raise cause
@@ -333,15 +273,3 @@ class SqlProtocol:
                 pointer,
                 error,
             )
-
-
-def _raise_unknown(transaction: Transaction, cause: BaseException) -> NoReturn:
-    """Raises: OutcomeUnknownError, or `cause` with a note if it is an interrupt."""
-    sentence = (
-        f"whether the database committed transaction {transaction.transaction_id} can't be learned "
-        "now; a resolver makes its messages follow the rows; look for your rows before going on"
-    )
-    if not isinstance(cause, Exception):
-        cause.add_note(sentence)
-        raise cause
-    raise OutcomeUnknownError(f"{sentence} ({type(cause).__name__}: {cause})") from cause

@@ -15,7 +15,6 @@ from collections.abc import Generator, Sequence
 from os import SEEK_END
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import TracebackType
 from typing import NoReturn
 
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, InternalError
@@ -113,12 +112,7 @@ class ServerProcess:
     def __enter__(self) -> "ServerProcess":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def _ready_url(self) -> str:

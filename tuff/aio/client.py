@@ -16,7 +16,6 @@ from functools import partial
 from os import PathLike
 from ssl import SSLContext
 from time import perf_counter
-from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -194,12 +193,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def publish(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
 
 from tuff.aio.driver import AsyncDriver
 from tuff.commit_protocol import Block, CommitProtocol
@@ -52,12 +51,7 @@ class AsyncTransactionContext:
         await begin_block(self._protocol, self._driver)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await end_block(self._protocol, self._driver, error)
 
     async def end_chain(self) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
 
 from tuff.aio.context import begin_block, end_block
 from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
@@ -35,12 +34,7 @@ class AsyncSqlTransaction:
         await begin_block(self._protocol, self._driver)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await end_block(self._protocol, self._driver, error)
 
     async def publish(
@@ -104,11 +98,6 @@ class AsyncSqlResolver:
         await self._background.begin(self._flows.run)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._flows.stop()
         await self._background.join()

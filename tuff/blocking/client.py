@@ -16,7 +16,6 @@ from functools import partial
 from os import PathLike
 from ssl import SSLContext
 from time import perf_counter
-from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -193,12 +192,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def publish(

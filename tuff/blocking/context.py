@@ -3,7 +3,6 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
 
 from tuff.commit_protocol import Block, CommitProtocol
 from tuff.flows_and_repeated_calls import Driver
@@ -53,12 +52,7 @@ class TransactionContext:
         begin_block(self._protocol, self._driver)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         end_block(self._protocol, self._driver, error)
 
     def end_chain(self) -> None:

@@ -3,7 +3,6 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
 
 from tuff.blocking.context import begin_block, end_block
 from tuff.flows_and_repeated_calls import Driver, Heartbeats
@@ -36,12 +35,7 @@ class SqlTransaction:
         begin_block(self._protocol, self._driver)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         end_block(self._protocol, self._driver, error)
 
     def publish(
@@ -105,11 +99,6 @@ class SqlResolver:
         self._background.begin(self._flows.run)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._flows.stop()
         self._background.join()

@@ -1,16 +1,25 @@
 """Calls about topics and what is kept with them, and about servers (protocol §3, §5, §7)."""
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Literal
+from typing import Literal, TypeVar
 
-from tuff.flows_and_repeated_calls import Call, call
+from tuff.flows_and_repeated_calls import Call, Flow, Retries, call
 from tuff.protocol import operations
 from tuff.protocol.durations import Duration
-from tuff.protocol.ids import FIRST_ID, MessageId, TopicLike, check_name, names_of, topic_of
+from tuff.protocol.errors import DelayedNotFoundError, PartitionRequiredError
+from tuff.protocol.ids import (
+    FIRST_ID,
+    MessageId,
+    PartitionId,
+    TopicLike,
+    check_name,
+    names_of,
+    topic_of,
+)
 from tuff.protocol.json_bodies import rollback_detail_to_json, text_from_json
-from tuff.protocol.json_objects import list_from_json
+from tuff.protocol.operations import Operation
 from tuff.protocol.requests import IsolationLike, RollbackDetail
 from tuff.protocol.transaction import Transaction
 from tuff.publish_calls import ttl_of
@@ -49,6 +58,8 @@ from tuff.requests_and_responses import (
     reply_texts,
 )
 
+T = TypeVar("T")
+
 Properties = Mapping[str, str | int]
 ChangedProperties = Mapping[str, str | int | None]  # None removes one
 
@@ -82,10 +93,6 @@ def update_topic(
     return call(operation, names_of(topic), read, query=asked, form=properties)
 
 
-def delete_topic(topic: TopicLike) -> Call[None]:
-    return call(operations.DELETE_TOPIC, names_of(topic), nothing)
-
-
 def get_topic(topic: TopicLike) -> Call[TopicInfo]:
     return call(operations.GET_TOPIC, names_of(topic), reply(TopicInfo, topic=topic_of(topic)))
 
@@ -98,10 +105,6 @@ def count_messages(topic: TopicLike, *, after: IdOrHex | None) -> Call[MessageCo
 def list_topics(namespace: str) -> Call[list[str]]:
     name = check_name(namespace, what="namespace")
     return call(operations.LIST_TOPICS, (name,), reply_texts)
-
-
-def list_namespaces() -> Call[list[str]]:
-    return call(operations.LIST_NAMESPACES, (), reply_texts)
 
 
 def splits(
@@ -149,49 +152,117 @@ def set_hold(topic: TopicLike, name: str, start: Start, *, max_age_s: float) -> 
     return call(operations.SET_HOLD, _named(topic, name), reply(Hold), form=body)
 
 
-def list_holds(topic: TopicLike) -> Call[list[Hold]]:
-    return call(operations.LIST_HOLDS, names_of(topic), reply_list(Hold, "holds"))
-
-
-def delete_hold(topic: TopicLike, name: str) -> Call[None]:
-    return call(operations.DELETE_HOLD, _named(topic, name), nothing)
-
-
 def set_position(topic: TopicLike, name: str, position: IdOrHex) -> Call[NamedPosition]:
     body = {"position": hex_of(position)}
     return call(operations.SET_POSITION, _named(topic, name), reply(NamedPosition), form=body)
-
-
-def get_position(topic: TopicLike, name: str) -> Call[NamedPosition]:
-    return call(operations.GET_POSITION, _named(topic, name), reply(NamedPosition))
-
-
-def list_positions(topic: TopicLike) -> Call[list[NamedPosition]]:
-    read = reply_list(NamedPosition, "positions")
-    return call(operations.LIST_POSITIONS, names_of(topic), read)
-
-
-def delete_position(topic: TopicLike, name: str) -> Call[None]:
-    return call(operations.DELETE_POSITION, _named(topic, name), nothing)
 
 
 def _named(topic: TopicLike, name: str) -> tuple[str, ...]:
     return (*names_of(topic), check_name(name, what="name"))
 
 
+def _of_topic(
+    operation: Operation, read: Callable[[Response], T]
+) -> Callable[[TopicLike], Call[T]]:
+    """The calls that have only the topic."""
+    return lambda topic: call(operation, names_of(topic), read)
+
+
+def _of_named(
+    operation: Operation, read: Callable[[Response], T]
+) -> Callable[[TopicLike, str], Call[T]]:
+    """The calls that have only the topic, and the name of what is kept with it."""
+    return lambda topic, name: call(operation, _named(topic, name), read)
+
+
+delete_topic = _of_topic(operations.DELETE_TOPIC, nothing)
+topic_space = _of_topic(operations.GET_TOPIC_SPACE, reply(TopicSpace))  # with all its partitions
+list_holds = _of_topic(operations.LIST_HOLDS, reply_list(Hold, "holds"))
+list_positions = _of_topic(operations.LIST_POSITIONS, reply_list(NamedPosition, "positions"))
+delete_hold = _of_named(operations.DELETE_HOLD, nothing)
+get_position = _of_named(operations.GET_POSITION, reply(NamedPosition))
+delete_position = _of_named(operations.DELETE_POSITION, nothing)
+
+LIST_NAMESPACES = call(operations.LIST_NAMESPACES, (), reply_texts)
+# It is answered also while the server is not ready.
+HEALTH = Call(
+    Request(operation=operations.CHECK_READY),
+    reply(Health),
+    unready_status=HTTPStatus.SERVICE_UNAVAILABLE,
+)
+DISK_USE = call(operations.SHOW_DISK, (), reply(DiskUse))
+RECLAIM_SPACE = call(operations.RECLAIM_SPACE, (), reply(Reclaimed))
+# In the text format of Prometheus.
+METRICS = call(operations.GET_METRICS, (), lambda response: response.body.decode("utf-8"))
+GET_CLUSTER = call(operations.GET_CLUSTER, (), reply(ClusterState))
+
+
 def list_delayed(
+    retries: Retries, topic: TopicLike, *, after: str | None, limit: int, payloads: bool
+) -> Flow[list[DelayedMessage]]:
+    """The next messages that wait, behind an id, in the order in which they become due."""
+    try:
+        page = _delayed_page(topic, after=after, limit=limit, payloads=payloads)
+        return (yield from retries.ask(page))
+    except PartitionRequiredError:
+        partitions = yield from _partitions(retries, topic)
+    found: list[DelayedMessage] = []
+    for partition in partitions:
+        found += yield from _list_of(retries, partition, after, limit, payloads=payloads)
+    return sorted(found, key=lambda message: message.id)[:limit]
+
+
+def _list_of(
+    retries: Retries, partition: PartitionId, after: str | None, limit: int, *, payloads: bool
+) -> Flow[list[DelayedMessage]]:
+    found: list[DelayedMessage] = []
+    while len(found) < limit:
+        # A page may be shorter: its messages have a limited size.
+        left = limit - len(found)
+        page = _delayed_page(partition, after=after, limit=left, payloads=payloads)
+        messages = yield from retries.ask(page)
+        if not messages:
+            break
+        found += messages
+        after = messages[-1].id
+    return found
+
+
+def delete_delayed(retries: Retries, topic: TopicLike, delayed_id: str) -> Flow[None]:
+    """Delete a message that waits, in the partition that has it.
+
+    Raises:
+        TypeError: the id is none of a delayed message.
+        DelayedNotFoundError: no partition has it.
+    """
+    try:
+        return (yield from retries.ask(_cancel_delayed(topic, delayed_id)))
+    except PartitionRequiredError:
+        partitions = yield from _partitions(retries, topic)
+    for number, partition in enumerate(partitions, 1):
+        try:
+            return (yield from retries.ask(_cancel_delayed(partition, delayed_id)))
+        except DelayedNotFoundError:
+            if number == len(partitions):
+                raise
+    return None
+
+
+def _partitions(retries: Retries, topic: TopicLike) -> Flow[list[PartitionId]]:
+    info = yield from retries.ask(get_topic(topic))
+    return [topic_of(topic).partition(number) for number in info.partitions]
+
+
+def _delayed_page(
     topic: TopicLike, *, after: str | None, limit: int, payloads: bool
 ) -> Call[list[DelayedMessage]]:
     with_payloads = "true" if of_type(payloads, bool, "payloads") else None
     query = {"after": after, "limit": number_of(limit, "limit"), "payloads": with_payloads}
-
-    def read(response: Response) -> list[DelayedMessage]:
-        return list_from_json(DelayedMessage, reply_object(response)["delayed"])
-
+    read = reply_list(DelayedMessage, "delayed")
     return call(operations.LIST_DELAYED, names_of(topic), read, query=query)
 
 
-def cancel_delayed(topic: TopicLike, delayed_id: str) -> Call[None]:
+def _cancel_delayed(topic: TopicLike, delayed_id: str) -> Call[None]:
     """Raises: TypeError: it is no delayed id, as a message id is none."""
     if not isinstance(delayed_id, str):
         raise TypeError(
@@ -204,32 +275,6 @@ def cancel_delayed(topic: TopicLike, delayed_id: str) -> Call[None]:
 def rollback(topic: TopicLike, detail: RollbackDetail) -> Call[None]:
     form = rollback_detail_to_json(of_type(detail, RollbackDetail, "detail"))
     return call(operations.ROLLBACK, names_of(topic), nothing, form=form)
-
-
-def health() -> Call[Health]:
-    """The state of the server, also while it is not ready."""
-    request = Request(operation=operations.CHECK_READY)
-    return Call(request, reply(Health), unready_status=HTTPStatus.SERVICE_UNAVAILABLE)
-
-
-def disk_use() -> Call[DiskUse]:
-    """What the disks of the server have, and what the store takes there."""
-    return call(operations.SHOW_DISK, (), reply(DiskUse))
-
-
-def reclaim_space() -> Call[Reclaimed]:
-    """Delete what has expired, and free the space of all that was deleted."""
-    return call(operations.RECLAIM_SPACE, (), reply(Reclaimed))
-
-
-def topic_space(topic: TopicLike) -> Call[TopicSpace]:
-    """The space of a topic with all its partitions."""
-    return call(operations.GET_TOPIC_SPACE, names_of(topic), reply(TopicSpace))
-
-
-def metrics() -> Call[str]:
-    """The metrics, in the text format of Prometheus."""
-    return call(operations.GET_METRICS, (), lambda response: response.body.decode("utf-8"))
 
 
 def _maybe_id(value: object) -> MessageId | None:
@@ -264,10 +309,6 @@ def explain(
         return call(operations.EXPLAIN, parameters, reply(Explanation), query=query)
     form = {"transaction": b64encode(transaction.to_bytes()).decode("ascii")}
     return call(operations.EXPLAIN_IN_SNAPSHOT, parameters, reply(Explanation), form=form)
-
-
-def get_cluster() -> Call[ClusterState]:
-    return call(operations.GET_CLUSTER, (), reply(ClusterState))
 
 
 def list_owners(

@@ -98,11 +98,6 @@ def _withdraw(request_id: str) -> Call[int | None]:
     return call(operations.WITHDRAW_START, (), read, form={"requestId": request_id})
 
 
-def join(pointer: int) -> Call[None]:
-    """Another store than the messages takes part from now on."""
-    return _of(operations.JOIN, pointer, nothing)
-
-
 def can_commit(pointer: int, changes: Collection[bytes]) -> Call[None]:
     body = {"changes": _changes_form(changes)}
     return _of(operations.CAN_COMMIT, pointer, nothing, body)
@@ -175,36 +170,6 @@ def run(
     return call(operations.RUN_TRANSACTION, (), _read_published, form=body)
 
 
-def abort(pointer: int) -> Call[TransactionState]:
-    """Returns the state the transaction ended in: ABORTED, or INVALID."""
-    return _of(operations.ABORT, pointer, _read_state)
-
-
-def invalidate(pointer: int) -> Call[None]:
-    return _of(operations.INVALIDATE, pointer, nothing)
-
-
-def checkpoint(pointer: int) -> Call[Transaction]:
-    # The pointer of a checkpoint whose reply was lost is one that nothing was written under.
-    return _of(operations.CHECKPOINT, pointer, _read_transaction)
-
-
-def renew(pointer: int) -> Call[Renewed]:
-    return _of(operations.RENEW, pointer, reply(Renewed))
-
-
-def outcome(pointer: int) -> Call[Outcome]:
-    return _of(operations.GET_OUTCOME, pointer, reply(Outcome))
-
-
-def overview() -> Call[Overview]:
-    return call(operations.GET_OVERVIEW, (), reply(Overview))
-
-
-def invalids() -> Call[Invalids]:
-    return call(operations.LIST_INVALID, (), reply(Invalids))
-
-
 def _entries_to_json(publish: Sequence[PublishEntry]) -> list[dict[str, object]]:
     entries = members(publish, "publish")
     return [
@@ -229,10 +194,6 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
         form["ids"] = [pointer_to_json(of_type(each, int, "an id")) for each in members(ids, "ids")]
     request = Request(operation=operations.TRUNCATE_INVALID, body=form, has_id=ids is not None)
     return Call(request, reply(Truncated))
-
-
-def take_snapshot() -> Call[SnapshotFile]:
-    return call(operations.TAKE_SNAPSHOT, (), reply(SnapshotFile))
 
 
 def _of(
@@ -279,16 +240,25 @@ def begin_epoch(
     return call(operations.BEGIN_EPOCH, parameters, reply(Epoch), form=body)
 
 
-def get_sink(sink: str) -> Call[Sink]:
-    return call(operations.GET_SINK, (sink,), reply(Sink))
+def _about(operation: Operation, read: Callable[[Response], T]) -> Callable[[int | str], Call[T]]:
+    """The calls that have only the pointer of a transaction, or the name of a sink."""
+    return lambda subject: call(operation, (str(subject),), read)
 
 
-def list_sinks() -> Call[list[Sink]]:
-    return call(operations.LIST_SINKS, (), reply_list(Sink, "sinks"))
+join = _about(operations.JOIN, nothing)  # another store than the messages takes part from now on
+abort = _about(operations.ABORT, _read_state)  # returns the state it ended in: ABORTED, or INVALID
+invalidate = _about(operations.INVALIDATE, nothing)
+# The pointer of a checkpoint whose reply was lost is one that nothing was written under.
+checkpoint = _about(operations.CHECKPOINT, _read_transaction)
+renew = _about(operations.RENEW, reply(Renewed))
+outcome = _about(operations.GET_OUTCOME, reply(Outcome))
+get_sink = _about(operations.GET_SINK, reply(Sink))
+delete_sink = _about(operations.FORGET_SINK, nothing)
 
-
-def delete_sink(sink: str) -> Call[None]:
-    return call(operations.FORGET_SINK, (sink,), nothing)
+OVERVIEW = call(operations.GET_OVERVIEW, (), reply(Overview))
+INVALIDS = call(operations.LIST_INVALID, (), reply(Invalids))
+TAKE_SNAPSHOT = call(operations.TAKE_SNAPSHOT, (), reply(SnapshotFile))
+LIST_SINKS = call(operations.LIST_SINKS, (), reply_list(Sink, "sinks"))
 
 
 def id_of(tx: Tx) -> int:

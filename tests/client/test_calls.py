@@ -213,7 +213,7 @@ def test_a_conflict_names_the_key_and_the_other() -> None:
 
 def test_an_error_page_of_a_proxy_is_an_error_of_the_root_class() -> None:
     with pytest.raises(TuffError, match="502"):
-        topic_calls.list_namespaces().answer(Response(502, {}, b"<html>bad gateway</html>"))
+        topic_calls.LIST_NAMESPACES.answer(Response(502, {}, b"<html>bad gateway</html>"))
 
 
 def test_a_response_that_no_tuff_server_gives_is_an_internal_error() -> None:

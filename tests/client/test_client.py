@@ -340,8 +340,8 @@ def test_a_server_that_is_down_differs_from_a_proxy_without_a_server() -> None:
 
     def told_by(body: bytes) -> tuff.admin.Health:
         response = Response(503, {}, body)
-        address.require_no_proxy(topic_calls.health(), response)
-        return topic_calls.health().answer(response)
+        address.require_no_proxy(topic_calls.HEALTH, response)
+        return topic_calls.HEALTH.answer(response)
 
     body = b'{"status":"down","version":"9","checks":{"disk":{"status":"down","detail":"full"}}}'
 
@@ -360,7 +360,7 @@ def test_a_server_that_is_down_differs_from_a_proxy_without_a_server() -> None:
 def test_an_older_server_has_no_version() -> None:
     body = b'{"status":"ok","checks":{"clock":{"status":"ok"}}}'
 
-    told = topic_calls.health().answer(Response(200, {}, body))
+    told = topic_calls.HEALTH.answer(Response(200, {}, body))
 
     assert (told.version, told.checks["clock"].detail) == (None, "")
 

@@ -443,7 +443,7 @@ TARGETS: Sequence[Target] = (
         }),
     ),
     _target(
-        "reply-overview", _answer(transaction_calls.overview()), TuffError,
+        "reply-overview", _answer(transaction_calls.OVERVIEW), TuffError,
         _of({
             "readPointer": "4", "writePointer": "5", "visibilityUpperBound": "4",
             "invalidCount": 0, "committingCount": 0, "oldestInProgress": None, "inProgress": [],

@@ -531,7 +531,7 @@ class AsyncClient:
 
     async def metrics(self) -> str:
         """The metrics of the server, in the text format of Prometheus (protocol §7)."""
-        return await self._send(topic_calls.metrics())
+        return await self._send(topic_calls.METRICS)
 
     async def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.
@@ -539,7 +539,7 @@ class AsyncClient:
         Raises:
             ConnectionLostError: it can't be reached.
         """
-        return await self._send(topic_calls.health())
+        return await self._send(topic_calls.HEALTH)
 
     async def disk_use(self) -> DiskUse:
         """What is free on the disks of the server, and what its message store takes there.
@@ -547,7 +547,7 @@ class AsyncClient:
         Raises:
             StorageUnavailableError: messages are down.
         """
-        return await self._send(topic_calls.disk_use())
+        return await self._send(topic_calls.DISK_USE)
 
     async def reclaim_space(self) -> Reclaimed:
         """Delete what has expired, and free the space of all that was deleted, up to about 1 GiB.
@@ -555,7 +555,7 @@ class AsyncClient:
         Raises:
             StorageUnavailableError: messages are down, or the disk is too full to delete any.
         """
-        return await self._send(topic_calls.reclaim_space())
+        return await self._send(topic_calls.RECLAIM_SPACE)
 
     def transaction(
         self,

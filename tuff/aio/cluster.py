@@ -16,7 +16,7 @@ class AsyncCluster:
 
     async def get(self) -> ClusterState:
         """The live servers, and the leader of transactions."""
-        return await self._send(topic_calls.get_cluster())
+        return await self._send(topic_calls.GET_CLUSTER)
 
     async def topics(
         self,

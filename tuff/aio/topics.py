@@ -4,7 +4,6 @@
 from typing import Protocol, TypeVar
 
 from tuff import topic_calls
-from tuff.delayed_of_topics import delete_delayed, list_delayed
 from tuff.flows_and_repeated_calls import Call, Flow, Retries
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
@@ -21,7 +20,6 @@ from tuff.replies import (
     TopicUpdate,
 )
 from tuff.requests_and_responses import of_type
-from tuff.topic_calls import ChangedProperties, Properties, topic_properties
 
 T = TypeVar("T")
 
@@ -55,7 +53,7 @@ class AsyncTopics:
         topic: TopicLike,
         *,
         ttl: Duration | None = None,
-        properties: Properties | None = None,
+        properties: topic_calls.Properties | None = None,
         partitions: int | None = None,
         exist_ok: bool = False,
     ) -> None:
@@ -69,7 +67,7 @@ class AsyncTopics:
         Raises:
             TopicExistsError: the topic exists already.
         """
-        given = topic_properties(ttl, properties, partitions)
+        given = topic_calls.topic_properties(ttl, properties, partitions)
         of_type(exist_ok, bool, "exist_ok")
         try:
             await self._send(topic_calls.create_topic(topic, given))
@@ -82,7 +80,7 @@ class AsyncTopics:
         topic: TopicLike,
         *,
         ttl: Duration | None = None,
-        properties: ChangedProperties | None = None,
+        properties: topic_calls.ChangedProperties | None = None,
         partitions: int | None = None,
         dry_run: bool = False,
     ) -> TopicUpdate:
@@ -98,7 +96,7 @@ class AsyncTopics:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        given = topic_properties(ttl, properties, partitions)
+        given = topic_calls.topic_properties(ttl, properties, partitions)
         return await self._send(topic_calls.update_topic(topic, given, dry_run=dry_run))
 
     async def delete(self, topic: TopicLike) -> None:
@@ -167,7 +165,7 @@ class AsyncTopics:
 
     async def namespaces(self) -> Names:
         """The namespaces that have topics, in byte order."""
-        return await self._send(topic_calls.list_namespaces())
+        return await self._send(topic_calls.LIST_NAMESPACES)
 
 
 class AsyncHolds:
@@ -254,7 +252,9 @@ class AsyncDelayed:
             TopicNotFoundError: the topic does not exist.
         """
         return await self._run(
-            list_delayed(self._retries, topic, after=after, limit=limit, payloads=payloads)
+            topic_calls.list_delayed(
+                self._retries, topic, after=after, limit=limit, payloads=payloads
+            )
         )
 
     async def delete(self, topic: TopicLike, delayed_id: str) -> None:
@@ -263,7 +263,7 @@ class AsyncDelayed:
         Raises:
             DelayedNotFoundError: it has entered, was cancelled, or never existed.
         """
-        await self._run(delete_delayed(self._retries, topic, delayed_id))
+        await self._run(topic_calls.delete_delayed(self._retries, topic, delayed_id))
 
 
 async def _latest(send: AsyncSend, topic: TopicId) -> MessageId:

@@ -179,11 +179,11 @@ class AsyncTransactions:
 
     async def overview(self) -> Overview:
         """The transactions in progress, the pointers and the counts of the service."""
-        return await self._send(transaction_calls.overview())
+        return await self._send(transaction_calls.OVERVIEW)
 
     async def invalids(self) -> Invalids:
         """The invalid list."""
-        return await self._send(transaction_calls.invalids())
+        return await self._send(transaction_calls.INVALIDS)
 
     async def truncate(
         self, *, ids: Collection[int] | None = None, before: int | None = None
@@ -197,7 +197,7 @@ class AsyncTransactions:
 
     async def take_snapshot(self) -> SnapshotFile:
         """Let the server write its transaction state to a file; returns the name of the file."""
-        return await self._send(transaction_calls.take_snapshot())
+        return await self._send(transaction_calls.TAKE_SNAPSHOT)
 
 
 class AsyncSinks:
@@ -249,7 +249,7 @@ class AsyncSinks:
 
     async def list(self) -> Found:
         """All sinks, by name."""
-        return await self._send(transaction_calls.list_sinks())
+        return await self._send(transaction_calls.LIST_SINKS)
 
     async def delete(self, sink: str) -> None:
         """Remove it, durably: the next epoch, whatever its number, is its first.

@@ -526,7 +526,7 @@ class Client:
 
     def metrics(self) -> str:
         """The metrics of the server, in the text format of Prometheus (protocol §7)."""
-        return self._send(topic_calls.metrics())
+        return self._send(topic_calls.METRICS)
 
     def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.
@@ -534,7 +534,7 @@ class Client:
         Raises:
             ConnectionLostError: it can't be reached.
         """
-        return self._send(topic_calls.health())
+        return self._send(topic_calls.HEALTH)
 
     def disk_use(self) -> DiskUse:
         """What is free on the disks of the server, and what its message store takes there.
@@ -542,7 +542,7 @@ class Client:
         Raises:
             StorageUnavailableError: messages are down.
         """
-        return self._send(topic_calls.disk_use())
+        return self._send(topic_calls.DISK_USE)
 
     def reclaim_space(self) -> Reclaimed:
         """Delete what has expired, and free the space of all that was deleted, up to about 1 GiB.
@@ -550,7 +550,7 @@ class Client:
         Raises:
             StorageUnavailableError: messages are down, or the disk is too full to delete any.
         """
-        return self._send(topic_calls.reclaim_space())
+        return self._send(topic_calls.RECLAIM_SPACE)
 
     def transaction(
         self,

@@ -17,7 +17,7 @@ class Cluster:
 
     def get(self) -> ClusterState:
         """The live servers, and the leader of transactions."""
-        return self._send(topic_calls.get_cluster())
+        return self._send(topic_calls.GET_CLUSTER)
 
     def topics(
         self,

@@ -5,7 +5,6 @@
 from typing import Protocol, TypeVar
 
 from tuff import topic_calls
-from tuff.delayed_of_topics import delete_delayed, list_delayed
 from tuff.flows_and_repeated_calls import Call, Flow, Retries
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
@@ -22,7 +21,6 @@ from tuff.replies import (
     TopicUpdate,
 )
 from tuff.requests_and_responses import of_type
-from tuff.topic_calls import ChangedProperties, Properties, topic_properties
 
 T = TypeVar("T")
 
@@ -56,7 +54,7 @@ class Topics:
         topic: TopicLike,
         *,
         ttl: Duration | None = None,
-        properties: Properties | None = None,
+        properties: topic_calls.Properties | None = None,
         partitions: int | None = None,
         exist_ok: bool = False,
     ) -> None:
@@ -70,7 +68,7 @@ class Topics:
         Raises:
             TopicExistsError: the topic exists already.
         """
-        given = topic_properties(ttl, properties, partitions)
+        given = topic_calls.topic_properties(ttl, properties, partitions)
         of_type(exist_ok, bool, "exist_ok")
         try:
             self._send(topic_calls.create_topic(topic, given))
@@ -83,7 +81,7 @@ class Topics:
         topic: TopicLike,
         *,
         ttl: Duration | None = None,
-        properties: ChangedProperties | None = None,
+        properties: topic_calls.ChangedProperties | None = None,
         partitions: int | None = None,
         dry_run: bool = False,
     ) -> TopicUpdate:
@@ -99,7 +97,7 @@ class Topics:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        given = topic_properties(ttl, properties, partitions)
+        given = topic_calls.topic_properties(ttl, properties, partitions)
         return self._send(topic_calls.update_topic(topic, given, dry_run=dry_run))
 
     def delete(self, topic: TopicLike) -> None:
@@ -166,7 +164,7 @@ class Topics:
 
     def namespaces(self) -> Names:
         """The namespaces that have topics, in byte order."""
-        return self._send(topic_calls.list_namespaces())
+        return self._send(topic_calls.LIST_NAMESPACES)
 
 
 class Holds:
@@ -253,7 +251,9 @@ class Delayed:
             TopicNotFoundError: the topic does not exist.
         """
         return self._run(
-            list_delayed(self._retries, topic, after=after, limit=limit, payloads=payloads)
+            topic_calls.list_delayed(
+                self._retries, topic, after=after, limit=limit, payloads=payloads
+            )
         )
 
     def delete(self, topic: TopicLike, delayed_id: str) -> None:
@@ -262,7 +262,7 @@ class Delayed:
         Raises:
             DelayedNotFoundError: it has entered, was cancelled, or never existed.
         """
-        self._run(delete_delayed(self._retries, topic, delayed_id))
+        self._run(topic_calls.delete_delayed(self._retries, topic, delayed_id))
 
 
 def _latest(send: Send, topic: TopicId) -> MessageId:

@@ -178,11 +178,11 @@ class Transactions:
 
     def overview(self) -> Overview:
         """The transactions in progress, the pointers and the counts of the service."""
-        return self._send(transaction_calls.overview())
+        return self._send(transaction_calls.OVERVIEW)
 
     def invalids(self) -> Invalids:
         """The invalid list."""
-        return self._send(transaction_calls.invalids())
+        return self._send(transaction_calls.INVALIDS)
 
     def truncate(
         self, *, ids: Collection[int] | None = None, before: int | None = None
@@ -196,7 +196,7 @@ class Transactions:
 
     def take_snapshot(self) -> SnapshotFile:
         """Let the server write its transaction state to a file; returns the name of the file."""
-        return self._send(transaction_calls.take_snapshot())
+        return self._send(transaction_calls.TAKE_SNAPSHOT)
 
 
 class Sinks:
@@ -248,7 +248,7 @@ class Sinks:
 
     def list(self) -> Found:
         """All sinks, by name."""
-        return self._send(transaction_calls.list_sinks())
+        return self._send(transaction_calls.LIST_SINKS)
 
     def delete(self, sink: str) -> None:
         """Remove it, durably: the next epoch, whatever its number, is its first.

@@ -62,13 +62,12 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class Call(Generic[T]):
     """One round trip: the request, and how to read its response.
 
-    `unready_status`: an error status whose response `read` takes too. `withdrawal`: the
-    call that takes back what the request did, or is still to do, after its caller has given it up.
+    `withdrawal`: the call that takes back what the request did, or is still to do, after its caller
+    has given it up.
     """
 
     request: Request
     read: Callable[[Response], T]
-    unready_status: int | None = None
     withdrawal: Call[Any] | None = None
 
     def answer(self, response: Response) -> T:
@@ -95,8 +94,10 @@ class Call(Generic[T]):
         return InternalError(f"{what} was answered {answered}; check the address")
 
     def is_unready(self, response: Response) -> bool:
-        """Whether the response has `unready_status` and comes from the server, not a proxy."""
-        return response.status == self.unready_status and "checks" in response.problem
+        """Whether it is the operation's reply in spite of its status, and comes from the server,
+        not a proxy."""
+        unready_status = self.request.operation.unready_status
+        return response.status == unready_status and "checks" in response.problem
 
 
 def call(

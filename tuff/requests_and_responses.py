@@ -183,9 +183,9 @@ def number_of(value: object, what: str, *, at_least: int = 1, at_most: int | Non
     return number
 
 
-def maybe_number_of(value: object, what: str, *, at_least: int = 1) -> int | None:
+def maybe_number_of(value: object, what: str) -> int | None:
     """The whole number itself, or None. Raises as `number_of`."""
-    return None if value is None else number_of(value, what, at_least=at_least)
+    return None if value is None else number_of(value, what)
 
 
 def members(values: Iterable[T], what: str) -> list[T]:

@@ -2,7 +2,6 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from typing import Literal, TypeVar
 
 from tuff.flows_and_repeated_calls import Call, Flow, Retries, call
@@ -185,11 +184,7 @@ delete_position = _of_named(operations.DELETE_POSITION, nothing)
 
 LIST_NAMESPACES = call(operations.LIST_NAMESPACES, (), reply_texts)
 # It is answered also while the server is not ready.
-HEALTH = Call(
-    Request(operation=operations.CHECK_READY),
-    reply(Health),
-    unready_status=HTTPStatus.SERVICE_UNAVAILABLE,
-)
+HEALTH = call(operations.CHECK_READY, (), reply(Health))
 DISK_USE = call(operations.SHOW_DISK, (), reply(DiskUse))
 RECLAIM_SPACE = call(operations.RECLAIM_SPACE, (), reply(Reclaimed))
 # In the text format of Prometheus.

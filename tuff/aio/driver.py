@@ -30,14 +30,8 @@ class AsyncDriver:
 
     runs_coroutines: ClassVar[bool] = True  # as a step of a flow
 
-    def __init__(
-        self,
-        transport: AsyncSender,
-        *,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, transport: AsyncSender) -> None:
         self._transport = transport
-        self._pause = pause
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; returns its result. A cancellation is thrown into the flow like an
@@ -68,7 +62,7 @@ class AsyncDriver:
                 result = run_hook(step)
                 return await result if isinstance(result, Awaitable) else result
             case Pause():
-                await self._pause(step.seconds)
+                await asyncio.sleep(step.seconds)
                 return None
             case Unless(stop, within):
                 return await self._do_unless(stop, within)

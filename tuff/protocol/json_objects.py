@@ -81,9 +81,9 @@ def from_json(kind: type[V], value: object, *, namespace: str | None = None, **k
     return kind(**known)
 
 
-def list_from_json(kind: type[V], value: object, *, namespace: str | None = None) -> list[V]:
+def list_from_json(kind: type[V], value: object) -> list[V]:
     """Values of a dataclass from an array of their objects. Raises: BadRequestError (its kinds)."""
-    return [from_json(kind, each, namespace=namespace) for each in array_from_json(value)]
+    return [from_json(kind, each) for each in array_from_json(value)]
 
 
 def to_json(value: object, *, namespace: str | None = None) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Settles prepared transactions as their database decided, as flows (decision 0045 §3)."""
 
 import logging
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -45,14 +43,7 @@ class ResolverFlows:
     Several resolvers of one database may run at once: all get the same answer from it.
     """
 
-    def __init__(
-        self,
-        decider: Decider[Any],
-        retries: Retries,
-        *,
-        every_s: float = EVERY_S,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
+    def __init__(self, decider: Decider[Any], retries: Retries, *, every_s: float) -> None:
         self._decider = decider
         self._retries = retries
         self._every_s = every_s
@@ -60,7 +51,6 @@ class ResolverFlows:
             f"the resolver of database {decider.database.name}",
             waits_for=lambda _: True,  # drivers share no class of errors
             awaited="the database or the server",
-            chance=chance,
         )
         self._known: frozenset[int] = frozenset()
         self._stop = Stop()

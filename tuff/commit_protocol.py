@@ -299,18 +299,13 @@ class CommitProtocol(Block):
         """Let the commit of this block start no other transaction; outside of a block, end the one
         that the last commit has started."""
         self._is_last = self._entry is not None
-        yield from self._end_unused()
+        yield from self.end_unused(self.retries)
 
-    def _end_unused(self) -> Flow[None]:
+    def end_unused(self, retries: Retries) -> Flow[None]:
+        """End the transaction that the last commit has started, with these retries."""
         unused, self._next = self._next, None
         if unused is not None:
-            yield from self._abort(unused)
-
-    def end_unused_once(self) -> Flow[None]:
-        """End the transaction that the last commit has started, in one attempt."""
-        unused, self._next = self._next, None
-        if unused is not None:
-            yield transaction_calls.abort(unused.transaction_id)
+            yield from retries.ask(transaction_calls.abort(unused.transaction_id))
 
     def _chained(self) -> Flow[Transaction | None]:
         """The transaction that the last commit has started, while its snapshot is young, and unless
@@ -321,7 +316,7 @@ class CommitProtocol(Block):
         has_joined = self._is_messages_only and self._participants
         if has_joined or self._chain_elapsed_s() >= self._next_until_s:
             with suppress(TuffError):  # it may have timed out
-                yield from self._end_unused()
+                yield from self.end_unused(self.retries)
             return None
         following, self._next = self._next, None
         return following
@@ -663,9 +658,10 @@ def renewed(protocols: Collection[Block]) -> Flow[None]:
 def end_chains(protocols: Collection[CommitProtocol]) -> Flow[None]:
     """End the transactions that commits have started and no block has used, while the server
     answers. The others time out."""
+    once = Retries(0)
     for protocol in tuple(protocols):
         try:
-            yield from protocol.end_unused_once()
+            yield from protocol.end_unused(once)
         except ConnectionLostError:
             return
         except TuffError:

@@ -64,7 +64,7 @@ def start_to_json(start: Start) -> str | int:
         case MessageId():
             return start.hex()
         case datetime() if start.tzinfo is not None:
-            return _ms_of(start)
+            return round(start.timestamp() * 1000)
         case int() if not isinstance(start, bool):
             return start
         case str() if start in (EARLIEST, LATEST) or _ID_HEX.fullmatch(start):
@@ -75,10 +75,6 @@ def start_to_json(start: Start) -> str | int:
         "a start is a message id, its 40 hex digits, a datetime with a time zone, ms since the "
         f"epoch, 'earliest' or 'latest', and not {said!r:.100}"
     )
-
-
-def _ms_of(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
 
 
 def offset_before(start: Start, *, inclusive: bool, end: MessageId | None) -> MessageId:

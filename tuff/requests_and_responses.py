@@ -75,10 +75,11 @@ class Request:
 
     @property
     def content(self) -> bytes | None:
-        """The body as HTTP sends it; None without one."""
+        """The body as HTTP sends it; None without one. Half a surrogate pair in a string is
+        escaped, for the server to refuse."""
         if self.body is None or isinstance(self.body, bytes):
             return self.body
-        return json_body(self.body)
+        return json.dumps(self.body, separators=(",", ":")).encode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,6 @@ class Response:
         value = self.headers.get("retry-after", "")
         # A proxy may send a date here, which is ignored.
         return float(value) if value.isascii() and value.isdigit() else 0.0
-
-
-def json_body(value: object) -> bytes:
-    """A request body. Half a surrogate pair in a string is escaped, for the server to refuse."""
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def reply(

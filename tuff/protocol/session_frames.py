@@ -118,7 +118,10 @@ class FrameReader:
             first = start + LENGTH_BYTES
             size = int.from_bytes(data[start:first], "big")
             if size > self._frame_bytes_max:
-                return frames, _too_large(size, self._frame_bytes_max)
+                most = self._frame_bytes_max
+                return frames, RequestTooLargeError(
+                    f"a frame has {size} bytes; a session takes at most {most}"
+                )
             if first + size > end:
                 self._needed = LENGTH_BYTES + size
                 break
@@ -130,21 +133,15 @@ class FrameReader:
                 reason = str(error) or type(error).__name__
                 return frames, BadRequestError(f"a frame is not MessagePack: {reason}")
             if not isinstance(elements, list) or not elements or type(elements[0]) is not int:
-                return frames, _no_frame(elements)
+                return frames, BadRequestError(
+                    f"a frame is an array that begins with its kind, not {shown(elements)}"
+                )
             frames.append((size, elements))
             start = first + size
         else:
             self._needed = LENGTH_BYTES
         self._held += data[start:]
         return frames, None
-
-
-def _no_frame(value: object) -> BadRequestError:
-    return BadRequestError(f"a frame is an array that begins with its kind, not {shown(value)}")
-
-
-def _too_large(size: int, most: int) -> RequestTooLargeError:
-    return RequestTooLargeError(f"a frame has {size} bytes; a session takes at most {most}")
 
 
 def reply_of(elements: list[object]) -> tuple[int, int, dict[str, str], bytes, object]:

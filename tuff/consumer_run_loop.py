@@ -6,12 +6,12 @@ batch -> done
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from tuff.commit_protocol import Opened, during
+from tuff.commit_protocol import during
 from tuff.consumer_attempts import ConsumerRetries
 from tuff.consumer_options import Batch, DeliveryMode
 from tuff.dead_letters import cause_of
@@ -31,12 +31,12 @@ class _ReadAgainError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRun(Generic[C]):
-    """One run. `open_one` makes a transaction whose commit includes `offsets_of` the batch, and
-    passes it to `opened`."""
+    """One run. The `participants` and the time-out are those of the transactions of batches."""
 
     flows: ConsumerFlows[C]
     process: Callable[..., object]
-    open_one: Callable[[Batch], Opened[C]]
+    participants: Collection[Any]
+    timeout_s: float | None
 
     def run(self) -> Flow[None]:
         """Raises: Exception: what `process` raises, without a retry policy."""
@@ -122,7 +122,7 @@ class ConsumerRun(Generic[C]):
         if self.flows.mode is not DeliveryMode.EXACTLY_ONCE:
             yield Hook(self._in_span(batch, partial(self.process, batch)))
             return
-        opened = self.open_one(batch)
+        opened = self.flows.open_for(batch, self.participants, self.timeout_s)
         work = self._in_span(batch, partial(self.process, batch, opened.context))
         yield from during(opened.protocol, hook(work))
 

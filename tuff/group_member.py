@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tuff import group_calls, read_calls, topic_calls
 from tuff.commit_protocol import RENEW_S, Opened, renewed
@@ -48,6 +48,9 @@ from tuff.replies import Poll
 from tuff.retry_or_dead_letter import Failure, Failures, Letters, Open, given_up
 from tuff.server_outages import Outages
 from tuff.stop_signals import Stop
+
+if TYPE_CHECKING:
+    from tuff.sql.positions import GroupPositions
 
 log = logging.getLogger(__name__)
 
@@ -135,31 +138,14 @@ class _Handed(Generic[C]):
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Brought:
-    """The reply to a poll of a partition, which a wait has brought."""
-
-    partition: PartitionId
-    question: PollQuestion
-    poll: Poll
-
-
 @dataclass(slots=True)
 class _Waited:
-    """What the last wait found: messages, or none at these positions, None without any, which are
-    not read again until a time in seconds."""
+    """What the last wait found: messages, as the reply to this question to a partition; or none at
+    these positions, None without any, which are not read again until a time in seconds."""
 
-    brought: _Brought | None = None
+    brought: tuple[PartitionId, PollQuestion, Poll] | None = None
     quiet_at: dict[PartitionId, _Position] | None = None
     quiet_until_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Delivered:
-    """A batch whose offset is to be committed, together with the letters of what failed in it."""
-
-    batch: Batch
-    failures: tuple[Failure, ...] = ()
 
 
 def _name(plan: ConsumerPlan, member_id: str) -> str:
@@ -171,22 +157,6 @@ def _can_repeat_heartbeat(error: Exception) -> bool:
     return is_passing(error) or isinstance(error, UnreleasedInstanceIdError)
 
 
-class Place(Protocol):
-    """Where the positions of a group are, if they are not in its log. The transactions of batches
-    store them there, and the coordinator learns them for the lag."""
-
-    def use(self, connection: Collection[Any]) -> None:
-        """Let transactions without a connection of their own use this one from now on."""
-        ...
-
-    def take(
-        self, starts: Mapping[PartitionId, MessageId | None]
-    ) -> Flow[dict[PartitionId, MessageId]]:
-        """Exclude the member that had these partitions before; returns the positions of those where
-        this is done. `starts`: where the group begins in those without a position."""
-        ...
-
-
 def _offset_of(batch: Batch) -> dict[PartitionId, MessageId]:
     return {batch.partition: batch.next_id}
 
@@ -194,7 +164,9 @@ def _offset_of(batch: Batch) -> dict[PartitionId, MessageId]:
 class ConsumerFlows(Generic[C]):
     """A member of a group as flows. All but `heartbeats` and `stop` belong to one thread or task.
 
-    `elapsed_s`: seconds of a clock that never goes back.
+    `elapsed_s`: seconds of a clock that never goes back. `place`: where the positions of the group
+    are, if they are not in its log. The transactions of batches store them there, and the
+    coordinator learns them for the lag.
     """
 
     def __init__(
@@ -205,7 +177,7 @@ class ConsumerFlows(Generic[C]):
         *,
         elapsed_s: Callable[[], float],
         chance: Callable[[], float] = random.random,
-        place: Place | None = None,
+        place: GroupPositions | None = None,
     ) -> None:
         self.open_one, self._place = open_one, place
         self.mode = plan.mode
@@ -242,7 +214,7 @@ class ConsumerFlows(Generic[C]):
         # those in which messages were processed.
         self._passed_over: set[PartitionId] = set()
         self._passed_over_due_s = 0.0
-        self._delivered: _Delivered | None = None  # processed, and not committed
+        self._delivered: _Handed[C] | None = None  # processed, and not committed
         self._handed: _Handed[C] | None = None
         self._waited, self._turn = _Waited(), 0  # the turn: which partition is read first
 
@@ -461,11 +433,18 @@ class ConsumerFlows(Generic[C]):
         report = group_calls.report_begun(
             self._plan.group, self._member_id, epoch=self._held.epoch, begun=begun
         )
+        return (yield from self._accepted(ask(report), begun, "hands no batch out"))
+
+    def _accepted(
+        self, asking: Flow[None], partitions: Collection[PartitionId], otherwise: str
+    ) -> Flow[bool]:
+        """Whether the coordinator accepts what is asked about partitions; else this is logged."""
         try:
-            yield from ask(report)
+            yield from asking
         except _REFUSED as error:
-            log.warning("%s hands no batch out: %s", self, error.detail)
-            self._note_refusal(batch.partition, error)
+            log.warning("%s %s: %s", self, otherwise, error.detail)
+            for partition in partitions:
+                self._note_refusal(partition, error)
             return False
         return True
 
@@ -483,7 +462,7 @@ class ConsumerFlows(Generic[C]):
                 # Also if the outcome is not known: then its offset is undecided until it is.
                 self._positions.pop(handed.batch.partition, None)
         elif self.mode is DeliveryMode.AT_LEAST_ONCE:
-            self._delivered = _Delivered(handed.done, tuple(handed.failures.values()))
+            self._delivered = handed
         self._handed = None
 
     def _continue_behind(self, batch: Batch) -> None:
@@ -511,17 +490,17 @@ class ConsumerFlows(Generic[C]):
 
     def _commit_delivered(self) -> Flow[None]:
         """Raises: GroupError: refused; another member begins behind the last commit."""
-        delivered = self._delivered
-        if delivered is None:
+        if self._delivered is None:
             return
-        if delivered.failures:
-            yield from self.give(delivered.batch, delivered.failures)
+        batch, failures = self._delivered.done, self._delivered.failures
+        if failures:
+            yield from self.give(batch, [*failures.values()])
             return
         try:
-            yield from ask(self._commit_call(_offset_of(delivered.batch)))
+            yield from ask(self._commit_call(_offset_of(batch)))
         except _REFUSED as error:
             self._delivered = None
-            self._note_refusal(delivered.batch.partition, error)
+            self._note_refusal(batch.partition, error)
             raise
         self._delivered = None
 
@@ -538,14 +517,9 @@ class ConsumerFlows(Generic[C]):
         }
         self._passed_over.clear()
         self._passed_over_due_s = self._elapsed_s() + PASSED_OVER_S
-        if not offsets:
-            return
-        try:
-            yield from ask(self._commit_call(offsets))
-        except _REFUSED as error:
-            log.warning("%s passes over messages again: %s", self, error.detail)
-            for partition in offsets:
-                self._note_refusal(partition, error)
+        if offsets:
+            committing = ask(self._commit_call(offsets))
+            yield from self._accepted(committing, offsets, "passes over messages again")
 
     def give(self, batch: Batch, failures: Sequence[Failure]) -> Flow[None]:
         """Publish what failed, and commit the offset of the batch, in one transaction. If it can't
@@ -646,19 +620,16 @@ class ConsumerFlows(Generic[C]):
     def _commit_before(self, batch: Batch) -> Flow[bool]:
         """Returns whether the batch may be handed out. A lost reply leaves open whether the commit
         counts, so it is repeated until it is known."""
-        commit = self._commit_call(_offset_of(batch))
+        offset = _offset_of(batch)
+        commit = self._commit_call(offset)
+        committing = self._commit_outages.outlasting(lambda: ask(commit))
         try:
-            yield from self._commit_outages.outlasting(lambda: ask(commit))
-        except _REFUSED as error:
-            log.warning("%s hands no batch out: %s", self, error.detail)
-            self._note_refusal(batch.partition, error)
-            return False
+            return (yield from self._accepted(committing, offset, "hands no batch out"))
         except TuffError:
             if self._is_member():
                 raise
             self._positions.pop(batch.partition, None)
             return False
-        return True
 
     def _commit_call(
         self, offsets: Mapping[PartitionId, MessageId], pointer: int | None = None
@@ -781,12 +752,8 @@ class ConsumerFlows(Generic[C]):
         taken = yield from self._place.take(offsets)
         if not taken:
             return {}
-        try:
-            yield from ask(self._commit_call(taken))
-        except _REFUSED as error:
-            log.warning("%s has lost what it was taking: %s", self, error.detail)
-            for partition in taken:
-                self._note_refusal(partition, error)
+        committing = ask(self._commit_call(taken))
+        if not (yield from self._accepted(committing, taken, "has lost what it was taking")):
             return {}
         return {each: None if found == FIRST_ID else found for each, found in taken.items()}
 
@@ -864,7 +831,7 @@ class ConsumerFlows(Generic[C]):
             first = found.partitions[0]
             self._turn = sorted(self._positions).index(first) - 1  # it is the next one
             if found.poll is not None:
-                self._waited.brought = _Brought(first, asked[first], found.poll)
+                self._waited.brought = first, asked[first], found.poll
         # With tags, reads note what they pass over.
         elif len(asked) == len(self._positions) and self._preferences.tags is None:
             self._waited.quiet_at = dict(self._positions)
@@ -890,8 +857,8 @@ class ConsumerFlows(Generic[C]):
     def _poll_partition(self, partition: PartitionId, wait_s: float) -> Flow[Poll | None]:
         question = self._question(partition)
         brought, self._waited.brought = self._waited.brought, None
-        if brought is not None and (brought.partition, brought.question) == (partition, question):
-            return brought.poll
+        if brought is not None and brought[:2] == (partition, question):
+            return brought[2]
         asked = ask(read_calls.poll(partition, replace(question, wait_s=wait_s)))
         try:
             poll = yield from (unless(self._news, asked) if wait_s else asked)
@@ -908,8 +875,10 @@ class ConsumerFlows(Generic[C]):
         if is_selection and poll.next_id != before:
             self._passed_over.add(partition)
 
-    def offsets_of(self, batch: Batch) -> BatchEnd:
-        """The offset that the transaction of a batch commits.
+    def open_for(
+        self, batch: Batch, participants: Collection[Any], timeout_s: float | None
+    ) -> Opened[C]:
+        """A transaction that commits the offset of a batch.
 
         Raises: WrongStateError: it is not the batch that `poll` returned last.
         """
@@ -924,18 +893,14 @@ class ConsumerFlows(Generic[C]):
             handed.require_uncommitted()  # another transaction may have been opened before
             return end.commit(pointer)
 
-        return replace(end, commit=commit)
+        opened = self.open_one(participants, replace(end, commit=commit), timeout_s)
+        handed.transactions.append(opened)
+        handed.failures.clear()
+        return opened
 
     def _end_of(self, batch: Batch) -> BatchEnd:
         commit = partial(self._commit_call, _offset_of(batch))
         return BatchEnd(batch.partition, batch.next_id, commit)
-
-    def opened(self, opened: Opened[C]) -> C:
-        """Remember the transaction of the newest batch; returns its context."""
-        assert self._handed is not None, "`offsets_of` comes first"
-        self._handed.transactions.append(opened)
-        self._handed.failures.clear()
-        return opened.context
 
     def stop(self) -> None:
         """Let `run` return after its batch, or an iteration after its step."""

@@ -37,7 +37,6 @@ from tuff.dead_letters import (
 from tuff.errors import OutcomeUnknownError, WrongStateError
 from tuff.exactly_once_subscriber import is_out_of_time, is_unrelated_to_messages
 from tuff.flows_and_repeated_calls import (
-    Call,
     Flow,
     Hook,
     Pause,
@@ -114,12 +113,6 @@ class SharePlan:
 
 
 @dataclass(slots=True)
-class _Opened(Generic[C]):
-    opened: Opened[C]
-    ids: tuple[MessageId, ...]
-
-
-@dataclass(slots=True)
 class ShareConsumerFlows(Generic[C]):
     """A worker as flows. All but `renewals`, `stop` and `close` belong to one thread or task.
 
@@ -131,7 +124,8 @@ class ShareConsumerFlows(Generic[C]):
     elapsed_s: Callable[[], float]
     _held: Mapping[MessageId, Leased] = field(default_factory=dict)
     _begun: frozenset[MessageId] = frozenset()  # of these, those that the program processes
-    _transactions: list[_Opened[C]] = field(default_factory=list)
+    # Of messages, with their ids.
+    _transactions: list[tuple[Opened[C], frozenset[MessageId]]] = field(default_factory=list)
     _closing: Stop = field(default_factory=Stop)
     _stop: Stop = field(default_factory=Stop)
     _is_created: bool = False
@@ -154,7 +148,7 @@ class ShareConsumerFlows(Generic[C]):
             yield from unless(self._closing, paused(Pause(interval_s)))
             try:
                 yield from unless(self._closing, self._renew())
-                protocols = [each.opened.protocol for each in self._transactions]
+                protocols = [opened.protocol for opened, _ in self._transactions]
                 yield from unless(self._closing, renewed(protocols))
             except TuffError as error:
                 log.warning("%s could not renew its leases: %s", self, error.detail)
@@ -339,21 +333,6 @@ class ShareConsumerFlows(Generic[C]):
     def _accept(self, held: Sequence[Leased]) -> Flow[None]:
         yield from self._acknowledge(held, LeaseAction.ACCEPT)
 
-    def acceptance_of(self, messages: Sequence[Message]) -> Callable[[int], Call[None]]:
-        """The acceptance of messages as part of the transaction with that write pointer."""
-        if self.plan.mode != DeliveryMode.EXACTLY_ONCE:
-            raise WrongStateError('transactions of messages need mode="exactly_once"')
-        held = self._held_ones(messages)
-        return partial(share_calls.acknowledge_in, self.plan.group, held, LeaseAction.ACCEPT)
-
-    def opened(self, opened: Opened[C], messages: Sequence[Message]) -> C:
-        """Remember a transaction of messages; returns its context."""
-        self._has_no_transaction = False
-        ids = tuple(each.id for each in messages)
-        self._begun |= frozenset(ids)
-        self._transactions.append(_Opened(opened, ids))
-        return opened.context
-
     def open_for(
         self,
         messages: Sequence[Message],
@@ -361,8 +340,15 @@ class ShareConsumerFlows(Generic[C]):
         timeout_s: float | None,
     ) -> Opened[C]:
         """A transaction that accepts these messages."""
-        opened = self.open_one(participants, self.acceptance_of(messages), timeout_s)
-        self.opened(opened, messages)
+        if self.plan.mode != DeliveryMode.EXACTLY_ONCE:
+            raise WrongStateError('transactions of messages need mode="exactly_once"')
+        held = self._held_ones(messages)
+        accept = partial(share_calls.acknowledge_in, self.plan.group, held, LeaseAction.ACCEPT)
+        opened = self.open_one(participants, accept, timeout_s)
+        self._has_no_transaction = False
+        ids = frozenset(each.id for each in messages)
+        self._begun |= ids
+        self._transactions.append((opened, ids))
         return opened
 
     def run(
@@ -464,8 +450,8 @@ class ShareConsumerFlows(Generic[C]):
 
     def _settle(self, left: Collection[Message] = ()) -> Flow[None]:
         """The caller is done with what it got last, except with those that are `left`."""
-        for each in self._transactions:
-            if each.opened.protocol.is_in_transaction:
+        for opened, _ in self._transactions:
+            if opened.protocol.is_in_transaction:
                 raise WrongStateError("end the transactions of the last batch before the next poll")
         self._drop_committed()
         self._transactions.clear()
@@ -478,9 +464,9 @@ class ShareConsumerFlows(Generic[C]):
 
     def _drop_committed(self) -> None:
         """The messages of these transactions were accepted with their commit."""
-        for each in self._transactions:
-            if each.opened.protocol.has_committed:
-                self._drop(each.ids)
+        for opened, ids in self._transactions:
+            if opened.protocol.has_committed:
+                self._drop(ids)
 
     def _release(
         self, messages: Collection[Message], *, unsaid: AttemptReport = AttemptReport.NONE

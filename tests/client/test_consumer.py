@@ -336,7 +336,7 @@ def test_an_offset_that_is_undecided_holds_the_partition_back(
     batch = first.poll()
     assert batch is not None
     transaction = client.transactions.start()
-    client._send(first._flows.offsets_of(batch)(transaction.transaction_id))
+    client._send(first._flows._end_of(batch)(transaction.transaction_id))
     first.close()
 
     second = make(mode="exactly_once")

@@ -1,7 +1,7 @@
 """A member of a consumer group against a scripted server, with a clock that the test sets."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from tuff.protocol.requests import Message
 from tuff.protocol.transaction import Transaction
 from tuff.read_calls import Readable
 from tuff.replies import Poll, TopicInfo
+from tuff.retry_or_dead_letter import Offsets
 from tuff.stop_signals import Stop, StoppedError
 
 TOPIC = TopicId("shop", "orders")
@@ -87,10 +88,23 @@ class World:
         self.flows: ConsumerFlows[object] = ConsumerFlows(
             plan,
             "m1",
-            lambda *_: pytest.fail("no test has retries"),
+            self._open,
             elapsed_s=lambda: self.now_s,
             chance=lambda: 0.0,
         )
+
+    def _open(
+        self, participants: Collection[Any], offsets: Offsets, timeout_s: float | None
+    ) -> Opened[object]:
+        protocol = CommitProtocol(
+            Retries(0),
+            participants,
+            type="short",
+            timeout_s=timeout_s,
+            client="tests",
+            offsets=offsets,
+        )
+        return Opened(protocol, None)
 
     def assign(self, *partitions: TopicId, epoch: int = 1) -> MemberView:
         self.view = MemberView(
@@ -590,12 +604,11 @@ def test_an_undecided_offset_is_waited_for(world: World) -> None:
 
 def test_exactly_once_hands_a_batch_out_again_until_it_is_committed() -> None:
     world = joined(World("exactly_once"))
-    open_one = opener(world)
     for _ in range(2):
         batch = world.poll()
         assert payload(batch) == b"a"
         assert batch is not None
-        open_one(batch)
+        world.flows.open_for(batch, (), None)
     world.committed = {P0: FIRST.id}  # its outcome was unknown, and it has committed
 
     assert payload(world.poll()) == b"b"
@@ -636,7 +649,7 @@ def test_a_run_waits_for_however_long_the_server_is_away(world: World) -> None:
         world.said.append(f"processes {payload(batch)!r}")
         world.flows.stop()
 
-    world.run(ConsumerRun(world.flows, process, lambda _: pytest.fail("it is plain")).run())
+    world.run(ConsumerRun(world.flows, process, (), None).run())
 
     assert world.now_s > 4
     assert "processes b'a'" in world.told()
@@ -663,32 +676,13 @@ def test_a_timeout_of_a_suspended_member_is_no_fault_of_its_batch(was_suspended:
             world.now_s += SESSION_S
         world.flows.stop()
 
-    run = ConsumerRun(world.flows, process, opener(world)).run()
+    run = ConsumerRun(world.flows, process, (), None).run()
     if was_suspended:
         world.run(run)
     else:
         with pytest.raises(TransactionTimedOutError):
             world.run(run)
     assert world.told()[-4:] == ["POST transactions", "POST offsets", "POST commit", "POST abort"]
-
-
-def opener(world: World, **times: Any) -> Callable[[Batch], Opened[Any]]:
-    """Opens the transactions of batches."""
-
-    def open_one(batch: Batch) -> Opened[Any]:
-        protocol = CommitProtocol(
-            Retries(0),
-            (),
-            type="short",
-            timeout_s=times.get("timeout_s"),
-            client="tests",
-            offsets=world.flows.offsets_of(batch),
-        )
-        opened: Opened[Any] = Opened(protocol, None)
-        world.flows.opened(opened)
-        return opened
-
-    return open_one
 
 
 @pytest.mark.parametrize(
@@ -709,7 +703,7 @@ def test_a_timeout_is_never_a_failed_attempt_of_a_message(error: TuffError) -> N
         if len(processed) == 4:
             world.flows.stop()
 
-    world.run(ConsumerRun(world.flows, process, opener(world)).run())
+    world.run(ConsumerRun(world.flows, process, (), None).run())
 
     assert (processed, world.errors["commit"]) == ([b"a"] * 4, [])
 
@@ -726,14 +720,14 @@ def test_the_transaction_of_a_batch_is_renewed_while_its_handler_runs() -> None:
         world.run(world.flows._renew_transactions())  # the commit says so
         world.flows.stop()
 
-    world.run(ConsumerRun(world.flows, process, opener(world)).run())
+    world.run(ConsumerRun(world.flows, process, (), None).run())
     assert renewals == [["POST renew"]]
     world.told()
     world.run(world.flows._renew_transactions())  # there is none in progress
     assert world.told() == []
 
     world = joined(World("exactly_once"))
-    world.run(ConsumerRun(world.flows, process, opener(world, timeout_s=5.0)).run())
+    world.run(ConsumerRun(world.flows, process, (), 5.0).run())
     assert renewals[1:] == [[]]
 
 

@@ -14,7 +14,6 @@ from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
 from tuff.aio.sql import AsyncSqlTransaction
 from tuff.aio.topics import AsyncSend
-from tuff.commit_protocol import Opened
 from tuff.consumer_options import Batch, DeliveryMode
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.dead_letters import cause_of
@@ -232,9 +231,7 @@ class AsyncConsumer(Generic[C, D]):
         """
         timeout_s = maybe_seconds_of(timeout, what="timeout")
         self._flows.use(participants)
-        return self._flows.opened(
-            self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
-        )
+        return self._flows.open_for(batch, participants, timeout_s).context
 
     async def run(
         self,
@@ -261,13 +258,7 @@ class AsyncConsumer(Generic[C, D]):
         await self._heartbeats.begin(self._flows.heartbeats)
         timeout_s = maybe_seconds_of(timeout, what="timeout")
         self._flows.use(participants)
-
-        def open_one(batch: Batch) -> Opened[C]:
-            opened = self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
-            self._flows.opened(opened)
-            return opened
-
-        await self._driver.run(ConsumerRun(self._flows, process, open_one).run())
+        await self._driver.run(ConsumerRun(self._flows, process, participants, timeout_s).run())
 
     def stop(self) -> None:
         """Let `run` return after its batch, or an iteration end after its step, and at once while

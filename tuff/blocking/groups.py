@@ -14,7 +14,6 @@ from tuff import group_calls, read_calls
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.sql import SqlTransaction
 from tuff.blocking.topics import Send
-from tuff.commit_protocol import Opened
 from tuff.consumer_options import Batch, DeliveryMode
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.dead_letters import cause_of
@@ -233,9 +232,7 @@ class Consumer(Generic[C, D]):
         """
         timeout_s = maybe_seconds_of(timeout, what="timeout")
         self._flows.use(participants)
-        return self._flows.opened(
-            self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
-        )
+        return self._flows.open_for(batch, participants, timeout_s).context
 
     def run(
         self,
@@ -262,13 +259,7 @@ class Consumer(Generic[C, D]):
         self._heartbeats.begin(self._flows.heartbeats)
         timeout_s = maybe_seconds_of(timeout, what="timeout")
         self._flows.use(participants)
-
-        def open_one(batch: Batch) -> Opened[C]:
-            opened = self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
-            self._flows.opened(opened)
-            return opened
-
-        self._driver.run(ConsumerRun(self._flows, process, open_one).run())
+        self._driver.run(ConsumerRun(self._flows, process, participants, timeout_s).run())
 
     def stop(self) -> None:
         """Let `run` return after its batch, or an iteration end after its step, and at once while

@@ -55,7 +55,9 @@ class ConsumerRetries:
     elapsed_s: Callable[[], float]
     policy: RetryPolicy | None = None
     dead_letters: TopicId | None = None  # in place of those of each topic
-    _reads_letters: bool = False
+    # What the member reads beside its topics. With any policy: dead letters that are replayed come
+    # this way. Also after the policy was taken away, as messages may wait in them.
+    retry_topics: tuple[TopicId, ...] = ()
     _waiting: dict[TopicId, _Waiting] = field(default_factory=dict)
     _reported: set[TopicId] = field(default_factory=set)  # the coordinator knows of a beginning
     _deaths: dict[TopicId, _Deaths] = field(default_factory=dict)
@@ -64,16 +66,8 @@ class ConsumerRetries:
         """Let this policy decide from now on. Raises: InvalidNameError: the name of a topic is too
         long for a retry topic."""
         if policy is not None:
-            for topic in self.topics:
-                retry_topic_of(topic)
-            self._reads_letters = True
+            self.retry_topics = tuple(map(retry_topic_of, self.topics))
         self.policy, self.dead_letters = policy, dead_letters
-
-    @property
-    def retry_topics(self) -> list[TopicId]:
-        """What the member reads beside its topics. With any policy: dead letters that are replayed
-        come this way. Also after the policy was taken away, as messages may wait in them."""
-        return [retry_topic_of(topic) for topic in self.topics] if self._reads_letters else []
 
     @property
     def all_topics(self) -> list[TopicId]:
@@ -83,7 +77,7 @@ class ConsumerRetries:
     def create_topic_of(self, topic: TopicId, partition_count: int) -> Flow[None]:
         """Create the retry topic of a topic with so many partitions, if the member reads it and it
         does not exist yet. It has as many, so that all members of the group share the retries."""
-        if self._reads_letters:
+        if self.retry_topics:
             yield from self.letters.create(retry_topic_of(topic), partition_count)
 
     def is_retry(self, partition: TopicId) -> bool:

@@ -60,7 +60,6 @@ log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 T = TypeVar("T")
-C_contra = TypeVar("C_contra", contravariant=True)
 
 BACKOFF_FIRST_S = 0.5  # seconds; five attempts take up to eight, so a temporary cause can pass
 BACKOFF_S_MAX = 5.0  # seconds
@@ -78,10 +77,6 @@ ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts befor
 _Positions = dict[PartitionId, MessageId | None]  # None: there is none yet
 
 
-class _Save(Protocol[C_contra]):
-    def __call__(self, partition: PartitionId, id: MessageId, tx: C_contra, /) -> object: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberPlan(Generic[C]):
     """What a subscriber reads and does. `topic`: all partitions of a topic, or one of them.
@@ -93,7 +88,7 @@ class SubscriberPlan(Generic[C]):
     process: Callable[[Sequence[Message], C], object]
     open_one: Callable[[], Opened[C]]
     load: Callable[[PartitionId], object]
-    save: _Save[C]
+    save: Callable[[PartitionId, MessageId, C], object]
     attempts: int
     dead_letters: TopicId | None
     outage: tuple[type[BaseException], ...]  # errors of `process` that say that something is away

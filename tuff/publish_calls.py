@@ -216,14 +216,6 @@ def warn_in_block(retries: Retries) -> None:
     )
 
 
-def publish_request(
-    messages: Sequence[Checked], *, pointer: int | None, ttl_s: int | None
-) -> PublishRequest:
-    """The request that publishes or stores the messages. `ttl_s` is for those without their own."""
-    payloads, ttls_s, attributes = columns(messages)
-    return PublishRequest(pointer, payloads, ttls_s, ttl_s, attributes)
-
-
 class Addition(NamedTuple):
     """The checked messages of one call: they are adjacent, and published together. `ttl_s` is for
     those without their own."""
@@ -242,7 +234,8 @@ class Addition(NamedTuple):
 
     def request(self, pointer: int | None) -> PublishRequest:
         """The request that publishes or stores them under this write pointer, or under none."""
-        return publish_request(self.messages, pointer=pointer, ttl_s=self.ttl_s)
+        payloads, ttls_s, attributes = columns(self.messages)
+        return PublishRequest(pointer, payloads, ttls_s, self.ttl_s, attributes)
 
 
 def addition_of(
@@ -357,8 +350,7 @@ class MessageBuffer:
         place = _Place(held, len(held.messages), len(messages))
         spilled = self._spilled(held, messages, ttl_s)
         for batch in _batches(spilled):
-            request = publish_request(batch, pointer=pointer, ttl_s=ttl_s)
-            yield from retries.ask(store(topic, request))
+            yield from retries.ask(store(topic, Addition(topic, batch, ttl_s).request(pointer)))
         self._calls.append(Published() if spilled else place)
         return Published()
 

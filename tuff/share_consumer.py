@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -154,20 +154,11 @@ class ShareConsumerFlows(Generic[C]):
                 log.warning("%s could not renew its leases: %s", self, error.detail)
 
     def _renew(self) -> Flow[None]:
-        held = [*self._held.values()]
         begun = dict.fromkeys(self._begun, AttemptReport.BEGUN)
-        for start in range(0, len(held), ACKNOWLEDGED_COUNT_MAX):
-            part = held[start : start + ACKNOWLEDGED_COUNT_MAX]
+        renew = partial(share_calls.acknowledge, attempts=begun, lease_s=self.plan.lease_s)
+        for part in _parts([*self._held.values()]):
             # Those that are lost were acknowledged meanwhile, or the acknowledgement will say so.
-            yield from ask(
-                share_calls.acknowledge(
-                    self.plan.group,
-                    part,
-                    LeaseAction.RENEW,
-                    attempts=begun,
-                    lease_s=self.plan.lease_s,
-                )
-            )
+            yield from ask(renew(self.plan.group, part, LeaseAction.RENEW))
 
     def poll(self, wait_s: float) -> Flow[tuple[Message, ...]]:
         """The next messages, or none after `wait_s`, which may be infinite, or a stop. Raises:
@@ -328,10 +319,7 @@ class ShareConsumerFlows(Generic[C]):
         if self.plan.mode == DeliveryMode.AT_LEAST_ONCE:
             done = self._begun | {each.id for each in batch}
             held = [each for id, each in self._held.items() if id in done]
-            yield from self._quietly(self._accept(held))
-
-    def _accept(self, held: Sequence[Leased]) -> Flow[None]:
-        yield from self._acknowledge(held, LeaseAction.ACCEPT)
+            yield from self._quietly(self._acknowledge(held, LeaseAction.ACCEPT))
 
     def open_for(
         self,
@@ -489,8 +477,7 @@ class ShareConsumerFlows(Generic[C]):
         delay_s: float | None = None,
     ) -> Flow[NotDone]:
         not_done = NotDone([], [])
-        for start in range(0, len(held), ACKNOWLEDGED_COUNT_MAX):
-            part = held[start : start + ACKNOWLEDGED_COUNT_MAX]
+        for part in _parts(held):
             call = share_calls.acknowledge(
                 self.plan.group, part, action, attempts=attempts, delay_s=delay_s
             )
@@ -502,7 +489,7 @@ class ShareConsumerFlows(Generic[C]):
             log.warning("%s: other workers process %d of its messages", self, len(not_done.lost))
         return not_done
 
-    def _quietly(self, flow: Flow[None]) -> Flow[None]:
+    def _quietly(self, flow: Flow[object]) -> Flow[None]:
         """A flow whose failure only means that leases have to run out."""
         try:
             yield from flow
@@ -525,6 +512,12 @@ class ShareConsumerFlows(Generic[C]):
 
     def __str__(self) -> str:
         return f"a worker of the share group {self.plan.group}"
+
+
+def _parts(held: Sequence[Leased]) -> Iterator[Sequence[Leased]]:
+    """The messages, cut into one part for each request."""
+    for start in range(0, len(held), ACKNOWLEDGED_COUNT_MAX):
+        yield held[start : start + ACKNOWLEDGED_COUNT_MAX]
 
 
 def _is_outside(error: TuffError) -> bool:

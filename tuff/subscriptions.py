@@ -28,14 +28,6 @@ Starts = Start | Mapping[int, MessageId | str] | None  # of all partitions, or b
 OnPoll = Callable[[int, Poll], object]  # gets each reply of a partition, before its messages
 
 
-def question_of(number: int, start: Starts, question: PollQuestion) -> PollQuestion:
-    """The first question to a partition. A partition that a mapping does not name was added since:
-    it is read from its beginning."""
-    if isinstance(start, Mapping):
-        return replace(question, start=start.get(number), inclusive=number not in start)
-    return replace(question, start=start)
-
-
 @dataclass(slots=True)
 class _Partition:
     """What was read of a partition and is not delivered yet. `read_to`: everything up to this id
@@ -189,19 +181,10 @@ class MergedSubscription:
     def poll(self) -> Flow[list[tuple[int, Message]]]:
         """The next messages with their partitions; waits until there are some."""
         while True:
-            found = yield from self.poll_within(WAIT_S)
-            if found:
-                return found
-
-    def poll_within(self, wait_s: float) -> Flow[list[tuple[int, Message]]]:
-        """The next messages with their partitions, or none; waits once, up to `wait_s`."""
-        yield from self._read()
-        found = list(self._merge.ready())
-        if not found and wait_s > 0:
-            yield from self._wait(min(wait_s, WAIT_S))
             yield from self._read()
-            found = list(self._merge.ready())
-        return found
+            if found := list(self._merge.ready()):
+                return found
+            yield from self._wait()
 
     def rest(self) -> Flow[list[tuple[int, Message]]]:
         """The next messages with their partitions; none when all are read that can be read now."""
@@ -213,18 +196,13 @@ class MergedSubscription:
             if found or self._merge.is_caught_up or self._places() == before:
                 return found
 
-    @property
-    def numbers(self) -> list[int]:
-        """The partitions that were read until now."""
-        return sorted(self._subscriptions)
-
     def _places(self) -> dict[int, object]:
         return {number: each.question.start for number, each in self._subscriptions.items()}
 
-    def _wait(self, wait_s: float) -> Flow[None]:
+    def _wait(self) -> Flow[None]:
         """Wait until a partition that is behind has messages, or one was added."""
         after = self._merge.read_to()
-        question = replace(self._question, wait_s=wait_s)
+        question = replace(self._question, wait_s=WAIT_S)
         call = read_calls.wait_for_partitions(self._topic, after, question, added=self._follows)
         yield from self._outages.outlasting(lambda: ask(call))
 
@@ -262,18 +240,23 @@ class MergedSubscription:
     def _subscription(self, number: int) -> Subscription:
         found = self._subscriptions.get(number)
         if found is None:
-            start = self._start
-            if self._has_begun and start == LATEST:
-                start = None  # it was added since
-            question = question_of(number, start, self._question)
-            found = Subscription(
+            found = self._subscriptions[number] = Subscription(
                 self._topic.partition(number),
-                question,
+                self._first_question(number),
                 outages=self._outages,
                 on_poll=None if self._on_poll is None else partial(self._on_poll, number),
             )
-            self._subscriptions[number] = found
         return found
+
+    def _first_question(self, number: int) -> PollQuestion:
+        """A partition that a mapping does not name, or that was added behind `latest`, is read from
+        its beginning."""
+        start = self._start
+        if isinstance(start, Mapping):
+            inclusive = number not in start
+            return replace(self._question, start=start.get(number), inclusive=inclusive)
+        is_new = self._has_begun and start == LATEST
+        return replace(self._question, start=None if is_new else start)
 
 
 class TopicSubscription:

@@ -9,7 +9,7 @@ import tuff
 from tuff import publish_calls
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import BadRequestError
-from tuff.publish_calls import BUFFER_BYTES_MAX, all_checked, checked, publish_request
+from tuff.publish_calls import BUFFER_BYTES_MAX, Addition, all_checked, checked
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SOLD = tuff.NewMessage(
@@ -93,7 +93,7 @@ def test_a_messages_own_time_to_live_takes_precedence_over_that_of_the_call(
 ) -> None:
     long, plain = tuff.NewMessage("own", ttl=3_000), "of the call"
 
-    request = publish_request(all_checked(topic, [long, plain]), pointer=None, ttl_s=60)
+    request = Addition(topic, all_checked(topic, [long, plain]), 60).request(None)
     assert (request.ttl_s, request.ttls_s) == (60, [3_000, None])
 
     client.publish(topic, long, plain, ttl=60)
@@ -108,7 +108,7 @@ def test_messages_without_attributes_are_sent_as_before(topic: tuff.TopicId) -> 
     """An older server reads no other form."""
     for plain in ("text", tuff.NewMessage("text"), tuff.NewMessage(b"text", tags=(), headers={})):
         call = publish_calls.publish(
-            topic, publish_request([checked(plain)], pointer=None, ttl_s=5), ack=tuff.Ack.DURABLE
+            topic, Addition(topic, [checked(plain)], 5).request(None), ack=tuff.Ack.DURABLE
         )
         assert call.request.body == b"\x02\x02\x08text\x00"
         assert call.request.content_type == "avro/binary"

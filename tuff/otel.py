@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from tuff.flows_and_repeated_calls import Call
@@ -81,7 +81,7 @@ def instrument(
 ) -> None:
     """Trace and measure all clients of this process, with the global providers if none are given.
     A second call replaces the first."""
-    TRACING.tracer = _Tracer(tracer_provider, meter_provider)
+    TRACING.tracer = Tracer(tracer_provider, meter_provider)
 
 
 def uninstrument() -> None:
@@ -104,19 +104,21 @@ def _harmless() -> Iterator[None]:
         log.warning("tracing failed, and the call goes on without it", exc_info=True)
 
 
-class _TracedCall:
-    """The call under way in a span. A poll that gets no message leaves no span, since a consumer
-    that waits would fill the trace with them."""
+class TracedCall:
+    """The `call` under way, which may have more headers, in a span. Without attributes it is in
+    none, such as a heartbeat. A poll that gets no message leaves no span, since a consumer that
+    waits would fill the trace with them."""
 
-    def __init__(self, call: Call[Any], span: Span, attributes: Attributes) -> None:
+    def __init__(self, call: Call[Any], attributes: Attributes, span: Span = INVALID_SPAN) -> None:
         self.call = call
         self.message_count = 0
         self._span = span
         self._attributes = attributes
-        self._is_read = attributes["messaging.operation.type"] == "receive"
+        self._is_read = attributes.get("messaging.operation.type") == "receive"
         self._began_s = perf_counter()
 
     def answered(self, value: object) -> None:
+        """What the call returns."""
         if self._is_read and isinstance(value, Poll):
             with _harmless():
                 self.message_count = len(value.messages)
@@ -125,6 +127,9 @@ class _TracedCall:
                     self._span.add_link(link.context)
 
     def end(self, measures: "_Measures", error: BaseException | None) -> None:
+        """Report the end of the call."""
+        if not self._attributes:
+            return
         with _harmless():
             if error is not None:
                 self._attributes["error.type"] = _fail(self._span, error)
@@ -152,14 +157,15 @@ class _Measures:
         )
 
 
-class _Tracer:
-    """Implements `tuff.tracing.Tracer`."""
+class Tracer:
+    """What `tuff.tracing` reports to. None of its methods raises, or waits for anything."""
 
     def __init__(self, traces: TracerProvider | None, meters: MeterProvider | None) -> None:
         self._tracer = get_tracer("tuff", __version__, tracer_provider=traces)
         self._measures = _Measures(meters)
 
     def created(self, topic: TopicId, messages: list[Checked]) -> list[Checked]:
+        """The messages with the trace context in their headers."""
         with _harmless():
             attributes = _attributes("create", "create", topic)
             span = self._tracer.start_span(
@@ -174,13 +180,11 @@ class _Tracer:
         return messages
 
     @contextmanager
-    def sending(self, call: Call[Any], url: str) -> Iterator["_TracedCall | _Untraced"]:
-        traced = None
+    def sending(self, call: Call[Any], url: str) -> Iterator[TracedCall]:
+        """Encloses one call."""
+        traced = TracedCall(call, {})
         with _harmless():
             traced = self._begun(call, url)
-        if traced is None:
-            yield _Untraced(call)
-            return
         try:
             yield traced
         except BaseException as error:
@@ -188,9 +192,9 @@ class _Tracer:
             raise
         traced.end(self._measures, None)
 
-    def _begun(self, call: Call[Any], url: str) -> _TracedCall | None:
+    def _begun(self, call: Call[Any], url: str) -> TracedCall:
         if call.request.operation not in _TRACED:
-            return None
+            return TracedCall(call, {})
         attributes = _attributes_of(call.request, url)
         operation, topic = (
             attributes.get(f"messaging.{each}.name") for each in ("operation", "destination")
@@ -198,11 +202,13 @@ class _Tracer:
         name = operation if topic is None else f"{operation} {topic}"
         span = self._tracer.start_span(str(name), kind=SpanKind.CLIENT, attributes=attributes)
         request = replace(call.request, trace_headers=_headers_for(span))
-        return _TracedCall(replace(call, request=request), span, attributes)
+        return TracedCall(replace(call, request=request), attributes, span)
 
     def processing(
         self, topic: TopicId, messages: Sequence[Message], process: Callable[[], object]
     ) -> Callable[[], object]:
+        """The function with a span around it, or around what it returns to await."""
+
         def run() -> object:
             span: Span = INVALID_SPAN
             began_s = perf_counter()
@@ -253,15 +259,6 @@ async def _awaited(
         raise
     end(None)
     return result
-
-
-class _Untraced(NamedTuple):
-    """A call without a span, such as a heartbeat."""
-
-    call: Call[Any]
-
-    def answered(self, value: object) -> None:
-        """Nothing to report."""
 
 
 def _fail(span: Span, error: BaseException) -> str:

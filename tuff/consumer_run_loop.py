@@ -15,11 +15,10 @@ from tuff.commit_protocol import during
 from tuff.consumer_attempts import ConsumerRetries
 from tuff.consumer_options import Batch, DeliveryMode
 from tuff.dead_letters import cause_of
-from tuff.exactly_once_subscriber import is_out_of_time
 from tuff.flows_and_repeated_calls import Flow, Hook, hook
 from tuff.group_member import ConsumerFlows
 from tuff.protocol.errors import GroupError, TuffError
-from tuff.retry_or_dead_letter import check_signature
+from tuff.retry_or_dead_letter import check_signature, is_out_of_time
 from tuff.tracing import processing
 
 C = TypeVar("C")

@@ -31,7 +31,6 @@ from tuff.flows_and_repeated_calls import (
     Pause,
     Retries,
     ask,
-    is_passing,
     paused,
     unless,
 )
@@ -39,19 +38,23 @@ from tuff.group_calls import partition_of
 from tuff.participant import TransactionAware
 from tuff.protocol.errors import (
     TopicNotFoundError,
-    TransactionConflictError,
-    TransactionInvalidatedError,
-    TransactionTimedOutError,
     TuffError,
 )
 from tuff.protocol.group_preferences import check_outage
 from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId, TopicId, TopicLike
 from tuff.protocol.requests import Message
-from tuff.protocol.transaction import InvalidReason
 from tuff.read_calls import LATEST, PollQuestion
 from tuff.replies import Poll
 from tuff.requests_and_responses import number_of
-from tuff.retry_or_dead_letter import Failures, Letters, check_signature, given_up
+from tuff.retry_or_dead_letter import (
+    Failures,
+    Letters,
+    check_signature,
+    given_up,
+    is_out_of_time,
+    is_outside,
+    is_unrelated_to_messages,
+)
 from tuff.server_outages import Outages
 from tuff.stop_signals import Stop, StoppedError
 from tuff.tracing import processing
@@ -67,9 +70,6 @@ REPORT_S = 5.0  # seconds between two reports of a position, each of which is a 
 LIST_S = 5.0  # seconds between two looks for partitions that were added, while messages come
 POLL_WAIT_S_MAX = (
     30.0  # seconds of one poll; a server accepts 60, and a longer wait is several polls
-)
-_UNRELATED_REASONS = frozenset(
-    {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH, InvalidReason.LEASE_EXPIRED}
 )
 ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs
 
@@ -486,9 +486,7 @@ class SubscriberFlows(Generic[C]):
         except (StoppedError, _PositionMovedError):
             raise
         except TuffError as error:
-            if is_passing(error) or is_unrelated_to_messages(error):
-                raise
-            if is_out_of_time(error) and len(poll) == 1:
+            if is_outside(error) or (is_out_of_time(error) and len(poll) == 1):
                 raise
             return error
         except Exception as error:  # noqa: BLE001 - an error of `process`; the dead letter has it
@@ -616,22 +614,6 @@ def check_positions(positions: object) -> None:
             "positions is the participant that keeps the position, as "
             f"tuff.TablePositions(table, name), and not {positions!r:.100}"
         )
-
-
-def is_unrelated_to_messages(error: TuffError) -> bool:
-    """Whether the transaction ended for a reason outside of the batch: a conflict with another
-    transaction, an invalidation by a client, a crash of the server, or a lease that nothing could
-    renew in time (protocol §5.2)."""
-    if isinstance(error, TransactionInvalidatedError):
-        return error.members.get("reason") in _UNRELATED_REASONS
-    return isinstance(error, TransactionConflictError)
-
-
-def is_out_of_time(error: Exception) -> bool:
-    """Whether the transaction took longer than its time-out. That is never counted as a failure of
-    a message: the next attempt may be faster, as that of a smaller batch. (One that blocked readers
-    for too long is: it published messages before its commit, and would do so again.)"""
-    return isinstance(error, TransactionTimedOutError)
 
 
 class _PositionMovedError(Exception):

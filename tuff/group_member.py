@@ -26,7 +26,6 @@ from tuff.consumer_attempts import ConsumerRetries
 from tuff.consumer_options import Batch, BatchEnd, Callback, ConsumerPlan, DeliveryMode
 from tuff.dead_letters import Cause
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.exactly_once_subscriber import is_unrelated_to_messages
 from tuff.flows_and_repeated_calls import Call, Flow, Hook, Pause, ask, is_passing, paused, unless
 from tuff.group_calls import MemberView
 from tuff.protocol.errors import (
@@ -45,7 +44,7 @@ from tuff.protocol.ids import FIRST_ID, MessageId, PartitionId, TopicId
 from tuff.protocol.requests import Message
 from tuff.read_calls import EARLIEST, PollQuestion
 from tuff.replies import Poll
-from tuff.retry_or_dead_letter import Failure, Failures, Letters, Open, given_up
+from tuff.retry_or_dead_letter import Failure, Failures, Letters, Open, given_up, is_outside
 from tuff.server_outages import Outages
 from tuff.stop_signals import Stop
 
@@ -644,8 +643,7 @@ class ConsumerFlows(Generic[C]):
 
     def _can_repeat_commit(self, error: Exception) -> bool:
         """Also one whose transaction failed for a reason outside of the batch."""
-        unrelated = isinstance(error, TuffError) and is_unrelated_to_messages(error)
-        return (is_passing(error) or unrelated) and self._is_member()
+        return is_outside(error) and self._is_member()
 
     def _is_member(self) -> bool:
         """Whether another member can't have its partitions yet, as far as this one knows."""
@@ -933,8 +931,7 @@ class ConsumerFlows(Generic[C]):
     def is_unrelated(self, error: TuffError) -> bool:
         """Whether a transaction failed for a reason outside of its batch. A process that was
         suspended is not in the group any more, and its transaction has timed out, too."""
-        is_fenced = isinstance(error, GroupError) or not self._is_member()
-        return is_fenced or is_passing(error) or is_unrelated_to_messages(error)
+        return isinstance(error, GroupError) or not self._is_member() or is_outside(error)
 
     def close(self) -> None:
         """Let `heartbeats` return."""

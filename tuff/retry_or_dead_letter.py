@@ -26,17 +26,30 @@ from tuff import topic_calls
 from tuff.commit_protocol import Block, Opened, during
 from tuff.dead_letters import DeadLetter, dead_letter_topic_of, retry_topic_of
 from tuff.errors import OutcomeUnknownError
-from tuff.flows_and_repeated_calls import Backoff, Call, Flow, Pause, Retries, paused, unless
+from tuff.flows_and_repeated_calls import (
+    Backoff,
+    Call,
+    Flow,
+    Pause,
+    Retries,
+    is_passing,
+    paused,
+    unless,
+)
 from tuff.protocol.errors import (
     ForbiddenError,
     RequestTooLargeError,
     TopicExistsError,
     TopicNotFoundError,
+    TransactionConflictError,
+    TransactionInvalidatedError,
+    TransactionTimedOutError,
     TuffError,
 )
 from tuff.protocol.group_preferences import RetryPolicy
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Delay
+from tuff.protocol.transaction import InvalidReason
 from tuff.publish_calls import Addition, all_checked
 from tuff.server_outages import Outages
 from tuff.stop_signals import Stop
@@ -52,6 +65,9 @@ Offsets = Callable[[int], Call[None]]  # commits offsets in the transaction of a
 Open = Callable[[Collection[Any], Offsets, float | None], Opened[C]]
 
 AGAIN_S = 0.1  # seconds before messages are tried again that failed for a reason outside of them
+_UNRELATED_REASONS = frozenset(
+    {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH, InvalidReason.LEASE_EXPIRED}
+)
 ROW_COUNT = 5  # messages that fail in a row; a single bad message is no reason to stop
 PAUSE_FIRST_S = 1.0  # seconds before the next message
 PAUSE_S_MAX = 60.0  # seconds; a cause that is not the messages becomes one letter per minute
@@ -319,6 +335,28 @@ def _with_largest_cut(
     else:
         cut = replace(largest, letter=replace(largest.letter, is_raw=True))
     return [cut if each is largest else each for each in failures]
+
+
+def is_outside(error: Exception) -> bool:
+    """Whether messages failed for a reason outside of them, which passes: the server is away, or it
+    ended their transaction."""
+    return is_passing(error) or is_unrelated_to_messages(error)
+
+
+def is_unrelated_to_messages(error: Exception) -> bool:
+    """Whether the transaction ended for a reason outside of the batch: a conflict with another
+    transaction, an invalidation by a client, a crash of the server, or a lease that nothing could
+    renew in time (protocol §5.2)."""
+    if isinstance(error, TransactionInvalidatedError):
+        return error.members.get("reason") in _UNRELATED_REASONS
+    return isinstance(error, TransactionConflictError)
+
+
+def is_out_of_time(error: Exception) -> bool:
+    """Whether the transaction took longer than its time-out. That is never counted as a failure of
+    a message: the next attempt may be faster, as that of a smaller batch. (One that blocked readers
+    for too long is: it published messages before its commit, and would do so again.)"""
+    return isinstance(error, TransactionTimedOutError)
 
 
 def check_signature(function: Callable[..., object], *parameters: str) -> None:

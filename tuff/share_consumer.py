@@ -35,14 +35,12 @@ from tuff.dead_letters import (
     dead_letter_topic_of,
 )
 from tuff.errors import OutcomeUnknownError, WrongStateError
-from tuff.exactly_once_subscriber import is_out_of_time, is_unrelated_to_messages
 from tuff.flows_and_repeated_calls import (
     Flow,
     Hook,
     Pause,
     ask,
     hook,
-    is_passing,
     paused,
     unless,
 )
@@ -61,6 +59,8 @@ from tuff.retry_or_dead_letter import (
     check_signature,
     failure_of,
     given_up,
+    is_out_of_time,
+    is_outside,
 )
 from tuff.server_outages import Outages
 from tuff.share_calls import (
@@ -522,5 +522,4 @@ def _parts(held: Sequence[Leased]) -> Iterator[Sequence[Leased]]:
 
 def _is_outside(error: TuffError) -> bool:
     """Whether a message failed for a reason outside of it."""
-    is_lost = isinstance(error, LeaseLostError)
-    return is_lost or is_passing(error) or is_unrelated_to_messages(error)
+    return isinstance(error, LeaseLostError) or is_outside(error)

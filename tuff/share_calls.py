@@ -38,7 +38,7 @@ DELAY_S_MAX = 43_200.0  # seconds; a released message waits no longer
 ShareOrder = Literal["none", "key"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ShareGroupId:
     """A share group of a topic or partition. Raises: InvalidNameError: the name is not legal."""
 

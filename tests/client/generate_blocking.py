@@ -14,7 +14,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = (
     "client",
-    "cluster",
     "context",
     "groups",
     "share_groups",

@@ -27,7 +27,6 @@ from tuff.address import (
     checked_transport,
     client_name,
 )
-from tuff.aio.cluster import AsyncCluster
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
 from tuff.aio.groups import AsyncConsumer, AsyncGroups
@@ -35,7 +34,13 @@ from tuff.aio.publisher import AsyncPublisher
 from tuff.aio.share_groups import AsyncShareConsumer, AsyncShareGroups
 from tuff.aio.sql import AsyncSqlResolver, AsyncSqlTransaction
 from tuff.aio.subscriber import AsyncSubscriber
-from tuff.aio.topics import AsyncDelayed, AsyncHolds, AsyncNamedPositions, AsyncTopics
+from tuff.aio.topics import (
+    AsyncCluster,
+    AsyncDelayed,
+    AsyncHolds,
+    AsyncNamedPositions,
+    AsyncTopics,
+)
 from tuff.aio.transactions import AsyncSinks, AsyncTransactions
 from tuff.aio.transport import transport_of
 from tuff.aio.typed_topic import AsyncTypedTopic
@@ -82,6 +87,7 @@ from tuff.replies import (
     RowPage,
 )
 from tuff.requests_and_responses import maybe_seconds_of, number_of, of_type
+from tuff.retry_or_dead_letter import Open
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows, SharePlan
@@ -166,7 +172,7 @@ class AsyncClient:
         self.topics = AsyncTopics(self._send)
         self.holds = AsyncHolds(self._send)
         self.positions = AsyncNamedPositions(self._send)
-        self.delayed = AsyncDelayed(self._driver.run, self._retries)
+        self.delayed = AsyncDelayed(self._driver, self._retries)
         self.transactions = AsyncTransactions(self._send, self.client_id)
         self.sinks = AsyncSinks(self._send, self.client_id)
         self.cluster = AsyncCluster(self._send)
@@ -818,20 +824,12 @@ class AsyncClient:
             attempts_max=self._retries.bound(on_outage),
             attempts_min=self._retries.count,
         )
-        return self._consumer(plan, database)
-
-    def _consumer(
-        self, plan: ConsumerPlan, database: SqlDatabase[Any] | None
-    ) -> AsyncConsumer[Any, Any]:
-        member_id, elapsed_s = new_member_id(), perf_counter
-        if database is None:
-            flows: ConsumerFlows[Any] = ConsumerFlows(
-                plan, member_id, self._open, elapsed_s=elapsed_s
-            )
-        else:
+        member_id, place = new_member_id(), None
+        opening: Open[Any] = self._open
+        if database is not None:
             place = GroupPositions(self._decider_of(database), plan, member_id)
             opening = partial(self._open_for_database, place)
-            flows = ConsumerFlows(plan, member_id, opening, elapsed_s=elapsed_s, place=place)
+        flows = ConsumerFlows(plan, member_id, opening, elapsed_s=perf_counter, place=place)
         return AsyncConsumer(flows, self._driver)
 
     def share_consumer(

@@ -239,9 +239,7 @@ class AsyncShareGroups:
     async def get(self, topic: TopicLike, name: str) -> ShareGroup:
         """Properties, counts and lag of a share group, in a partition or in all of a topic. Raises:
         GroupNotFoundError."""
-        return await self._send(
-            share_calls.get_share_group(ShareGroupId(topic=topic_of(topic), name=name))
-        )
+        return await self._send(share_calls.get_share_group(ShareGroupId(topic_of(topic), name)))
 
     async def create(
         self,
@@ -262,8 +260,7 @@ class AsyncShareGroups:
             GroupExistsError: it exists with other properties.
             TooManyGroupsError: the topic has as many groups as it can have.
         """
-        group = ShareGroupId(topic=topic_of(topic), name=name)
-        lease_s = seconds_of(lease, what="lease")
+        group, lease_s = ShareGroupId(topic_of(topic), name), seconds_of(lease, what="lease")
         call = share_calls.create_share_group(
             group, start=start, order=order, tags=tags, lease_s=lease_s
         )
@@ -271,6 +268,4 @@ class AsyncShareGroups:
 
     async def delete(self, topic: TopicLike, name: str) -> None:
         """Delete a share group, with what it has acknowledged. Raises: GroupNotFoundError."""
-        await self._send(
-            share_calls.delete_share_group(ShareGroupId(topic=topic_of(topic), name=name))
-        )
+        await self._send(share_calls.delete_share_group(ShareGroupId(topic_of(topic), name)))

@@ -27,14 +27,19 @@ from tuff.address import (
     checked_transport,
     client_name,
 )
-from tuff.blocking.cluster import Cluster
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.groups import Consumer, Groups
 from tuff.blocking.publisher import Publisher
 from tuff.blocking.share_groups import ShareConsumer, ShareGroups
 from tuff.blocking.sql import SqlResolver, SqlTransaction
 from tuff.blocking.subscriber import Subscriber
-from tuff.blocking.topics import Delayed, Holds, NamedPositions, Topics
+from tuff.blocking.topics import (
+    Cluster,
+    Delayed,
+    Holds,
+    NamedPositions,
+    Topics,
+)
 from tuff.blocking.transactions import Sinks, Transactions
 from tuff.blocking.transport import transport_of
 from tuff.blocking.typed_topic import TypedTopic
@@ -81,6 +86,7 @@ from tuff.replies import (
     RowPage,
 )
 from tuff.requests_and_responses import maybe_seconds_of, number_of, of_type
+from tuff.retry_or_dead_letter import Open
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder
 from tuff.share_consumer import ShareConsumerFlows, SharePlan
@@ -165,7 +171,7 @@ class Client:
         self.topics = Topics(self._send)
         self.holds = Holds(self._send)
         self.positions = NamedPositions(self._send)
-        self.delayed = Delayed(self._driver.run, self._retries)
+        self.delayed = Delayed(self._driver, self._retries)
         self.transactions = Transactions(self._send, self.client_id)
         self.sinks = Sinks(self._send, self.client_id)
         self.cluster = Cluster(self._send)
@@ -811,20 +817,12 @@ class Client:
             attempts_max=self._retries.bound(on_outage),
             attempts_min=self._retries.count,
         )
-        return self._consumer(plan, database)
-
-    def _consumer(
-        self, plan: ConsumerPlan, database: SqlDatabase[Any] | None
-    ) -> Consumer[Any, Any]:
-        member_id, elapsed_s = new_member_id(), perf_counter
-        if database is None:
-            flows: ConsumerFlows[Any] = ConsumerFlows(
-                plan, member_id, self._open, elapsed_s=elapsed_s
-            )
-        else:
+        member_id, place = new_member_id(), None
+        opening: Open[Any] = self._open
+        if database is not None:
             place = GroupPositions(self._decider_of(database), plan, member_id)
             opening = partial(self._open_for_database, place)
-            flows = ConsumerFlows(plan, member_id, opening, elapsed_s=elapsed_s, place=place)
+        flows = ConsumerFlows(plan, member_id, opening, elapsed_s=perf_counter, place=place)
         return Consumer(flows, self._driver)
 
     def share_consumer(

@@ -238,9 +238,7 @@ class ShareGroups:
     def get(self, topic: TopicLike, name: str) -> ShareGroup:
         """Properties, counts and lag of a share group, in a partition or in all of a topic. Raises:
         GroupNotFoundError."""
-        return self._send(
-            share_calls.get_share_group(ShareGroupId(topic=topic_of(topic), name=name))
-        )
+        return self._send(share_calls.get_share_group(ShareGroupId(topic_of(topic), name)))
 
     def create(
         self,
@@ -261,8 +259,7 @@ class ShareGroups:
             GroupExistsError: it exists with other properties.
             TooManyGroupsError: the topic has as many groups as it can have.
         """
-        group = ShareGroupId(topic=topic_of(topic), name=name)
-        lease_s = seconds_of(lease, what="lease")
+        group, lease_s = ShareGroupId(topic_of(topic), name), seconds_of(lease, what="lease")
         call = share_calls.create_share_group(
             group, start=start, order=order, tags=tags, lease_s=lease_s
         )
@@ -270,4 +267,4 @@ class ShareGroups:
 
     def delete(self, topic: TopicLike, name: str) -> None:
         """Delete a share group, with what it has acknowledged. Raises: GroupNotFoundError."""
-        self._send(share_calls.delete_share_group(ShareGroupId(topic=topic_of(topic), name=name)))
+        self._send(share_calls.delete_share_group(ShareGroupId(topic_of(topic), name)))

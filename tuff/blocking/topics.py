@@ -1,22 +1,25 @@
 # Generated from tuff/aio/topics.py by `make blocking`; change that one.
-"""`client.topics`, `client.holds`, `client.positions` and `client.delayed`: the calls of protocol
-§2 and §3.8 to §3.10."""
+"""`client.topics`, `client.holds`, `client.positions`, `client.delayed` and `client.cluster`: the
+calls of protocol §2, §3.8 to §3.10 and §7.1."""
 
 from typing import Protocol, TypeVar
 
 from tuff import topic_calls
-from tuff.flows_and_repeated_calls import Call, Flow, Retries
+from tuff.flows_and_repeated_calls import Call, Driver, Retries
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
 from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of
 from tuff.read_calls import LATEST, Start
 from tuff.replies import (
+    ClusterState,
     DelayedMessage,
+    Drain,
     Hold,
     MessageCount,
     NamedPosition,
     Splits,
     TopicInfo,
+    TopicOwners,
     TopicSpace,
     TopicUpdate,
 )
@@ -35,12 +38,6 @@ class Send(Protocol):
     """Sends a call, and repeats it if that is safe."""
 
     def __call__(self, call: Call[T]) -> T: ...
-
-
-class Run(Protocol):
-    """Runs a flow of calls."""
-
-    def __call__(self, flow: Flow[T]) -> T: ...
 
 
 class Topics:
@@ -168,8 +165,8 @@ class Topics:
 
 
 class Holds:
-    """The retention holds of topics: `client.holds` (protocol §3.8). Safe to share between the
-    tasks of one event loop."""
+    """The retention holds of topics: `client.holds` (protocol §3.8).
+    Safe to share between threads."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -231,8 +228,8 @@ class Delayed:
     """Messages that wait until they are due: `client.delayed`. `Client.publish` sends them
     (protocol §3.10). Of a topic with several partitions, the calls are about all of them."""
 
-    def __init__(self, run: Run, retries: Retries) -> None:
-        self._run = run
+    def __init__(self, driver: Driver, retries: Retries) -> None:
+        self._run = driver.run
         self._retries = retries
 
     def list(
@@ -263,6 +260,56 @@ class Delayed:
             DelayedNotFoundError: it has entered, was cancelled, or never existed.
         """
         self._run(topic_calls.delete_delayed(self._retries, topic, delayed_id))
+
+
+class Cluster:
+    """The cluster to which the server belongs: `client.cluster`, for operators (protocol §7.1).
+    Safe to share between threads. A single server answers each call with a
+    NotFoundError."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def get(self) -> ClusterState:
+        """The live servers, and the leader of transactions."""
+        return self._send(topic_calls.GET_CLUSTER)
+
+    def topics(
+        self,
+        server_id: str | None = None,
+        *,
+        limit: int | None = None,
+        after: TopicLike | None = None,
+    ) -> TopicOwners:
+        """The owners of topics, by topic: of those behind `after`, and of one server if it is
+        named. `limit`: how many, at most 10,000 (default: 1,000)."""
+        return self._send(topic_calls.list_owners(server_id, limit=limit, after=after))
+
+    def move(self, topic: TopicLike, server_id: str) -> None:
+        """Move a topic to another server.
+
+        Raises:
+            ServerNotFoundError: no live server has that id.
+            TopicNotMovableError: the topic is there already, or the server is draining.
+            TopicNotFoundError: the topic was never created.
+        """
+        self._send(topic_calls.move_topic(topic, server_id))
+
+    def drain(self, server_id: str, *, wait: Duration = 0) -> Drain:
+        """Let a server give its topics to the others and claim no more, until `undrain` or its next
+        start. Returns when it has none left, or after `wait`, 60 seconds at most; the drain goes on
+        behind that.
+
+        Raises:
+            ServerNotFoundError: no live server has that id.
+            TopicNotMovableError: no other server takes topics.
+        """
+        wait_s = seconds_of(wait, what="wait")
+        return self._send(topic_calls.drain_server(server_id, wait_s=wait_s))
+
+    def undrain(self, server_id: str) -> Drain:
+        """Let a server claim topics again. Raises: ServerNotFoundError."""
+        return self._send(topic_calls.undrain_server(server_id))
 
 
 def _latest(send: Send, topic: TopicId) -> MessageId:

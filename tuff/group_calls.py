@@ -23,7 +23,6 @@ from tuff.protocol.ids import (
     topic_of,
 )
 from tuff.protocol.json_bodies import pointer_to_json
-from tuff.protocol.json_objects import from_json
 from tuff.protocol.requests import IsolationLike
 from tuff.protocol.values import Member
 from tuff.replies import Group
@@ -34,7 +33,6 @@ from tuff.requests_and_responses import (
     nothing,
     of_type,
     reply,
-    reply_json,
     reply_object,
     reply_texts,
 )
@@ -99,24 +97,20 @@ class MemberView:
             raise BadRequestError("heartbeatInterval and sessionTimeout are above 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffsets:
-    """The committed offset of each partition. Those that are `undecided` may still get another one
-    from a transaction in progress."""
-
-    after: Mapping[PartitionId, MessageId]
-    undecided: frozenset[PartitionId]
-
-
 @dataclass(frozen=True, slots=True)
-class _Offset:
+class CommittedOffset:
+    """The group continues behind this id."""
+
     partition: PartitionId
     after: MessageId
 
 
 @dataclass(frozen=True, slots=True)
-class _Offsets:
-    offsets: tuple[_Offset, ...]
+class CommittedOffsets:
+    """The committed offset of each partition. Those that are `undecided` may still get another one
+    from a transaction in progress."""
+
+    offsets: tuple[CommittedOffset, ...]
     undecided: frozenset[PartitionId]
 
 
@@ -169,11 +163,7 @@ def _read_preferences(response: Response) -> GroupPreferences:
 
 
 def get_offsets(group: GroupId) -> Call[CommittedOffsets]:
-    def read(response: Response) -> CommittedOffsets:
-        found = from_json(_Offsets, reply_json(response), namespace=group.namespace)
-        after = {each.partition: each.after for each in found.offsets}
-        return CommittedOffsets(after=after, undecided=found.undecided)
-
+    read = reply(CommittedOffsets, namespace=group.namespace)
     return call(operations.GET_COMMITTED_OFFSETS, group.parameters, read)
 
 

@@ -147,10 +147,6 @@ class _Waited:
     quiet_until_s: float = 0.0
 
 
-def _name(plan: ConsumerPlan, member_id: str) -> str:
-    return f"the member {member_id} of the group {plan.group}"
-
-
 def _can_repeat_heartbeat(error: Exception) -> bool:
     # A static member that was killed is in the group until its session is over.
     return is_passing(error) or isinstance(error, UnreleasedInstanceIdError)
@@ -183,7 +179,7 @@ class ConsumerFlows(Generic[C]):
         self.retries = ConsumerRetries(plan.group, plan.topics, Letters(), elapsed_s)
         self._stop = Stop()
         outage = () if plan.preferences.retry is None else plan.preferences.retry.outage
-        self.failures = Failures(_name(plan, member_id), outage, self._stop, chance)
+        self.failures = Failures(self, outage, self._stop, chance)
         self._plan, self._member_id = plan, member_id
         self._elapsed_s = elapsed_s
         bounded = partial(
@@ -263,7 +259,9 @@ class ConsumerFlows(Generic[C]):
                 self._news.set()
             else:
                 self._heartbeat_outages.end()
-            yield from unless(self._due, paused(Pause(min(self._interval_s(), RENEW_S))))
+            heard = self._heard
+            interval_s = 1.0 if heard is None else heard.view.heartbeat_interval_s
+            yield from unless(self._due, paused(Pause(min(interval_s, RENEW_S))))
 
     def _renew_transactions(self) -> Flow[None]:
         """A handler may take any time: the transaction of its batch lives as long as its member."""
@@ -272,8 +270,9 @@ class ConsumerFlows(Generic[C]):
             yield from unless(self._closing, renewed(protocols))
 
     def _beat(self) -> Flow[None]:
-        held = self._held
-        if held.life == self._lost_life or self._is_refused():
+        held, failure = self._held, self._failure
+        is_refused = failure is not None and not _can_repeat_heartbeat(failure)
+        if held.life == self._lost_life or is_refused:
             return  # `poll` has to give the partitions up, or to raise the failure
         if is_join := held.epoch == group_calls.JOIN:
             yield from self._look_for_topics()
@@ -295,10 +294,6 @@ class ConsumerFlows(Generic[C]):
             self._failure = None
             if view.assigned != held.owned or view.epoch != held.epoch:
                 self._news.set()
-
-    def _is_refused(self) -> bool:
-        failure = self._failure
-        return failure is not None and not _can_repeat_heartbeat(failure)
 
     def _look_for_topics(self) -> Flow[None]:
         """Warn of topics that do not exist, and create the retry topics of those that do."""
@@ -343,9 +338,6 @@ class ConsumerFlows(Generic[C]):
         if handed is None or self.retries.policy is None:
             return {}  # nothing would follow from the death of the member
         return {handed.batch.partition: handed.begun}
-
-    def _interval_s(self) -> float:
-        return 1.0 if self._heard is None else self._heard.view.heartbeat_interval_s
 
     def poll(self, wait_s: float) -> Flow[Batch | None]:
         """The next batch, or None after `wait_s`, which may be infinite, or a stop. Raises:
@@ -735,7 +727,8 @@ class ConsumerFlows(Generic[C]):
             found = yield from ask(group_calls.get_offsets(self._plan.group))
         except GroupNotFoundError:
             return  # it was deleted; the next heartbeat says so
-        offsets = {each: found.after.get(each) for each in missing if each not in found.undecided}
+        after = {each.partition: each.after for each in found.offsets}
+        offsets = {each: after.get(each) for each in missing if each not in found.undecided}
         self._positions |= offsets if self._place is None else (yield from self._taken(offsets))
 
     def _taken(
@@ -978,4 +971,4 @@ class ConsumerFlows(Generic[C]):
             log.warning("%s leaves when its session is over: %s", self, error.detail)
 
     def __str__(self) -> str:
-        return _name(self._plan, self._member_id)
+        return f"the member {self._member_id} of the group {self._plan.group}"

@@ -12,7 +12,7 @@ from tuff.consumer_options import Batch, ConsumerPlan, DeliveryModeLike, mode_of
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.errors import ConnectionLostError, WrongStateError
 from tuff.flows_and_repeated_calls import Call, Flow, Hook, Pause, Retries, Unless
-from tuff.group_calls import CommittedOffsets, MemberView
+from tuff.group_calls import CommittedOffset, CommittedOffsets, MemberView
 from tuff.group_member import ConsumerFlows
 from tuff.protocol.errors import (
     GroupError,
@@ -165,7 +165,8 @@ class World:
         if kind == "heartbeat":
             return self.view
         if (method, kind) == ("GET", "offsets"):
-            return CommittedOffsets(after=dict(self.committed), undecided=frozenset(self.undecided))
+            offsets = tuple(map(CommittedOffset, self.committed, self.committed.values()))
+            return CommittedOffsets(offsets, frozenset(self.undecided))
         if kind == "poll" or method == "GET":
             return self._poll(call) if kind == "poll" else TopicInfo(TOPIC, 1, {}, (0, 1))
         return self._wait(call) if kind == "wait" else _TRANSACTION

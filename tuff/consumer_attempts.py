@@ -155,10 +155,7 @@ class ConsumerRetries:
         if deaths is None:
             return batch
         cause = cause_of_deaths(deaths.count, batch.attempt - 1 + deaths.count)
-        letter = self._letter(
-            batch.partition, batch[0], batch.letter, cause=cause, count=deaths.count
-        )
-        return replace(batch, letter=letter)
+        return replace(batch, letter=self._letter(batch, batch[0], cause, deaths.count))
 
     def _waited(self, partition: TopicId, message: Message) -> DeadLetter | None:
         waiting = self._waiting.get(partition)
@@ -186,35 +183,18 @@ class ConsumerRetries:
         return None
 
     def failure(
-        self,
-        partition: TopicId,
-        message: Message,
-        before: DeadLetter | None,
-        *,
-        cause: Cause,
-        delay_s: float | None = None,
+        self, batch: Batch, message: Message, cause: Cause, *, delay_s: float | None = None
     ) -> Failure:
-        """What follows from one more failed attempt. `before`: the attempts until now; `delay_s`:
-        instead of the delay of the policy, unless that was the last attempt."""
-        letter = self._letter(partition, message, before, cause=cause)
+        """What follows from one more failed attempt of a message of a batch. `delay_s`: instead of
+        the delay of the policy, unless that was the last attempt."""
+        letter = self._letter(batch, message, cause, 1)
         assert self.policy is not None, "the caller has looked"
         return failure_of(self.policy, letter, self.dead_letters, delay_s=delay_s)
 
-    def _letter(
-        self,
-        partition: TopicId,
-        message: Message,
-        before: DeadLetter | None,
-        *,
-        cause: Cause,
-        count: int = 1,
-    ) -> DeadLetter:
+    def _letter(self, batch: Batch, message: Message, cause: Cause, count: int) -> DeadLetter:
         """A message after `count` more failed attempts."""
+        group = self.group.name_for(batch.partition)
         first = DeadLetter(
-            topic=partition,
-            message=message,
-            reason="",
-            attempts=0,
-            group=self.group.name_for(partition),
+            topic=batch.partition, message=message, reason="", attempts=0, group=group
         )
-        return (before or first).with_failure(cause, count=count)
+        return (batch.letter or first).with_failure(cause, count=count)

@@ -81,8 +81,7 @@ class ConsumerRun(Generic[C]):
     def _failed(self, batch: Batch, error: Exception, retries: ConsumerRetries) -> Flow[None]:
         """The only message of the batch failed. Raises: _ReadAgainError."""
         flows = self.flows
-        cause = cause_of(error)
-        failure = retries.failure(batch.partition, batch[0], batch.letter, cause=cause)
+        failure = retries.failure(batch, batch[0], cause_of(error))
         flows.failures.failed(batch.partition, batch[0].id, failure.letter.attempts, error)
         assert retries.policy is not None, "else the error was raised"
         if retries.policy.in_order and failure.delay_s is not None:

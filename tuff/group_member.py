@@ -593,10 +593,7 @@ class ConsumerFlows(Generic[C]):
             )
         if message.id in handed.failures:
             return
-        batch = handed.batch
-        failure = retries.failure(
-            batch.partition, message, batch.letter, cause=cause, delay_s=delay_s
-        )
+        failure = retries.failure(handed.batch, message, cause, delay_s=delay_s)
         if self.mode is DeliveryMode.EXACTLY_ONCE:
             if handed.opened is None or not handed.opened.protocol.is_in_transaction:
                 raise WrongStateError("call nack within the transaction of the batch")

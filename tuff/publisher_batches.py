@@ -128,11 +128,6 @@ class Accumulator(Generic[R]):
         self._failed_count = 0  # messages that failed since the last `take_failure`
         self._failure: BaseException | None = None  # the first of their errors
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no message waits; a batch may be in flight."""
-        return not self._queues
-
     def has_room(self, addition: Addition) -> bool:
         """Whether it may be added; anything may be added to an empty accumulator."""
         if not self._held_count:
@@ -220,6 +215,14 @@ class Accumulator(Generic[R]):
         if taken:
             self._in_flight.append(batch)
         return batch
+
+    def take_all(self) -> list[Batch[R]]:
+        """The batches of all that waits, to be passed to `settled`."""
+        self.flush()
+        batches: list[Batch[R]] = []
+        while self._queues:
+            batches.append(self.take(now_s=0.0))
+        return batches
 
     def settled(self, batch: Batch[R], failure: BaseException | None = None) -> None:
         """All receipts of a batch that was taken are settled; `failure`: its publish failed."""

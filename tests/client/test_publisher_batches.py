@@ -66,7 +66,7 @@ def test_batches_keep_the_order_and_their_bound() -> None:
 
     assert [batch.receipts for batch in batches] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
     assert batches[0].messages == [b"a", b"b", b"c"]
-    assert waiting.is_empty
+    assert waiting.due_in_s(now_s=0.0) is None
 
 
 def test_what_is_larger_than_a_batch_goes_alone() -> None:
@@ -95,7 +95,7 @@ def test_a_batch_is_of_one_topic_and_the_one_with_the_oldest_message_comes_first
     add(waiting, "345", to=MAILS)
 
     assert [taken(waiting) for _ in range(5)] == ["ab", "12", "c", "34", "5"]
-    assert waiting.is_empty
+    assert waiting.due_in_s(now_s=0.0) is None
 
 
 def test_a_topic_that_lingers_does_not_delay_one_with_a_full_batch() -> None:
@@ -156,7 +156,7 @@ def test_a_cancelled_message_is_left_out_and_counts_as_settled() -> None:
     waiting.settled(batch)
 
     assert batch.receipts == ["a", "c"]
-    assert waiting.is_empty
+    assert waiting.due_in_s(now_s=0.0) is None
     assert waiting.is_settled(number)
     assert room(waiting, b"x" * 100_000)
 

@@ -156,10 +156,8 @@ class AsyncPublisher:
         # Messages are left only if the task was cancelled, for example at the end of its loop,
         # maybe before its first step.
         self._is_closed = True
-        self._accumulator.flush()
-        while not self._accumulator.is_empty:
-            batch = self._accumulator.take(now_s=0.0)
-            error = ConnectionLostError("the loop has ended", outcome_unknown=False)
+        error = ConnectionLostError("the loop has ended", outcome_unknown=False)
+        for batch in self._accumulator.take_all():
             fail(batch, error)
             self._settle(batch, error)
 

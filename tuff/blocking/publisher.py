@@ -11,6 +11,7 @@ from threading import Condition, Lock, current_thread
 from threading import Thread as _Thread  # noqa: TID251 - it publishes while the program continues
 from time import perf_counter
 from types import TracebackType
+from typing import TypeVar
 
 from tuff.errors import ConnectionLostError, WrongStateError
 from tuff.flows_and_repeated_calls import Driver, Retries, require_own_process
@@ -28,6 +29,8 @@ from tuff.publisher_batches import (
 from tuff.replies import Published
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Publisher:
@@ -234,12 +237,9 @@ class Publisher:
     def _give_up(self) -> None:
         # An error ended this thread, or the publisher was closed, and then no message is left.
         error = _ended(outcome_unknown=False)
-        left: list[Batch[Future[Published]]] = []
         with self._settled:
             self._is_closed = True
-            self._accumulator.flush()
-            while not self._accumulator.is_empty:
-                left.append(self._accumulator.take(now_s=self._elapsed_s()))
+            left = self._accumulator.take_all()
         for batch in left:
             fail(batch, error)
         with self._settled:
@@ -286,17 +286,14 @@ class _Receipt(Future[Published]):
         return super().exception(timeout)
 
     def set_result(self, result: Published) -> None:
-        try:
-            super().set_result(result)
-        except Exception:
-            raise
-        except BaseException:
-            log.exception("a callback of %r raised", self)
-        self._is_settled = True
+        self._settle(super().set_result, result)
 
     def set_exception(self, exception: BaseException | None) -> None:
+        self._settle(super().set_exception, exception)
+
+    def _settle(self, settle: Callable[[T], None], outcome: T) -> None:
         try:
-            super().set_exception(exception)
+            settle(outcome)
         except Exception:
             raise
         except BaseException:

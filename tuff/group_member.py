@@ -570,6 +570,18 @@ class ConsumerFlows(Generic[C]):
             self._continue_behind(self._handed.done)
         return batch[index]
 
+    def partition(self, message: Message) -> PartitionId:
+        """The partition of a message of the batch that is processed; of one that is tried again,
+        that which it came from. Raises: WrongStateError: it is of another batch."""
+        if self._handed is None or message not in self._handed.batch.messages:
+            raise WrongStateError(
+                f"{message.id.hex()} is not a message of the batch that was polled last"
+            )
+        batch = self._handed.batch
+        if batch.letter is None:
+            return batch.partition
+        return batch.letter.topic.partition(batch.letter.topic.number or 0)
+
     def wait_in_place(self, batch: Batch) -> Flow[None]:
         """Read the batch again later, and commit what was done before it."""
         self._handed = None

@@ -96,6 +96,26 @@ def test_a_member_reads_all_partitions(
     assert consumer.assignment == [topic.partition(number) for number in range(4)]
 
 
+def test_a_consumer_names_the_partition_of_a_message_also_when_it_is_tried_again(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    consumer = make(retry=tuff.RetryPolicy(delays=[0]))
+    client.publish(topic.partition(3), "a", "b")
+    named: list[tuple[bytes, tuff.PartitionId]] = []
+
+    for message in consumer:
+        named.append((message.payload, consumer.partition(message)))
+        if len(named) == 1:
+            consumer.nack(message)
+        if len(named) == 3:
+            consumer.stop()
+
+    third = topic.partition(3)
+    assert named == [(b"a", third), (b"b", third), (b"a", third)]
+    with pytest.raises(tuff.WrongStateError, match="not a message of the batch"):
+        consumer.partition(message)
+
+
 def test_members_share_the_partitions_and_take_over(
     client: tuff.Client, topic: tuff.TopicId, make: Make
 ) -> None:

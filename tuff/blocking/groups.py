@@ -176,6 +176,15 @@ class Consumer(Generic[C, D]):
                 raise
             self._driver.run(self._flows.read_again(batch, refusal))
 
+    def partition(self, message: Message) -> PartitionId:
+        """The partition of a message of the newest batch; of one that is tried again, the one that
+        it came from.
+
+        Raises:
+            WrongStateError: the message is not of that batch.
+        """
+        return self._flows.partition(message)
+
     def commit(self) -> None:
         """With `at_least_once`: commit what the consumer has handed out so far.
 

@@ -817,6 +817,11 @@ class Client:
             attempts_max=self._retries.bound(on_outage),
             attempts_min=self._retries.count,
         )
+        return self._consumer(plan, database)
+
+    def _consumer(
+        self, plan: ConsumerPlan, database: SqlDatabase[Any] | None
+    ) -> Consumer[Any, Any]:
         member_id, place = new_member_id(), None
         opening: Open[Any] = self._open
         if database is not None:

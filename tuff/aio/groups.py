@@ -6,7 +6,6 @@
 import math
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 from tuff import group_calls, read_calls
@@ -288,12 +287,7 @@ class AsyncConsumer(Generic[C, D]):
     async def __aenter__(self) -> "AsyncConsumer[C, D]":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self._end_transaction(error)
             commits = self._flows.mode is DeliveryMode.AT_LEAST_ONCE

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 
 from tuff.aio.driver import AsyncDriver, other_loop
 from tuff.errors import ConnectionLostError, WrongStateError
@@ -115,12 +114,7 @@ class AsyncPublisher:
     async def __aenter__(self) -> "AsyncPublisher":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close; what it accepted is published even if the block failed."""
         try:
             await self.close()

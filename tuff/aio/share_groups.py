@@ -6,7 +6,6 @@
 import math
 import weakref
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 
 from tuff import share_calls
 from tuff.aio.context import AsyncTransactionContext
@@ -214,12 +213,7 @@ class AsyncShareConsumer:
     async def __aenter__(self) -> "AsyncShareConsumer":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None and self._renewals.use.is_possible:
             await self._driver.run(self._flows.accept_handed_out(self._batch))
         await self._close(has_failed=isinstance(error, Exception))

@@ -7,7 +7,6 @@
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 from tuff import group_calls, read_calls
@@ -289,12 +288,7 @@ class Consumer(Generic[C, D]):
     def __enter__(self) -> "Consumer[C, D]":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._end_transaction(error)
             commits = self._flows.mode is DeliveryMode.AT_LEAST_ONCE

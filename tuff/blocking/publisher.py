@@ -10,7 +10,6 @@ from functools import partial
 from threading import Condition, Lock, current_thread
 from threading import Thread as _Thread  # noqa: TID251 - it publishes while the program continues
 from time import perf_counter
-from types import TracebackType
 from typing import TypeVar
 
 from tuff.errors import ConnectionLostError, WrongStateError
@@ -171,12 +170,7 @@ class Publisher:
     def __enter__(self) -> "Publisher":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close; what it accepted is published even if the block failed."""
         try:
             self.close()

@@ -7,7 +7,6 @@
 import math
 import weakref
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from tuff import share_calls
 from tuff.blocking.context import TransactionContext
@@ -213,12 +212,7 @@ class ShareConsumer:
     def __enter__(self) -> "ShareConsumer":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None and self._renewals.use.is_possible:
             self._driver.run(self._flows.accept_handed_out(self._batch))
         self._close(has_failed=isinstance(error, Exception))

@@ -9,7 +9,6 @@ from contextlib import closing
 from heapq import merge
 from itertools import groupby
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tuff.errors import WrongStateError
@@ -111,12 +110,7 @@ class VersionedTable:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
 
     def get(self, key: bytes) -> bytes | None:

@@ -1,5 +1,7 @@
 """The sentence that names a missing optional package, and the extra that brings it."""
 
+from types import TracebackType
+
 
 class MissingExtraError(ModuleNotFoundError):
     """A package of an extra is not installed; the text names the extra."""
@@ -20,7 +22,12 @@ class Extra:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if not isinstance(error, ModuleNotFoundError) or error.name is None:
             return
         if isinstance(error, MissingExtraError):

@@ -89,14 +89,6 @@ class CheckedMessage(NamedTuple):
 Checked = bytes | CheckedMessage  # most messages are only a payload, and then nothing is made
 
 
-class Columns(NamedTuple):
-    """Messages by column; `PublishRequest` has fields of these names."""
-
-    payloads: Sequence[bytes]
-    ttls_s: Sequence[int | None] | None
-    attributes: Sequence[Attributes | None] | None
-
-
 def checked(message: object) -> Checked:
     """The message in the form that is sent.
 
@@ -234,8 +226,7 @@ class Addition(NamedTuple):
 
     def request(self, pointer: int | None) -> PublishRequest:
         """The request that publishes or stores them under this write pointer, or under none."""
-        payloads, ttls_s, attributes = columns(self.messages)
-        return PublishRequest(pointer, payloads, ttls_s, self.ttl_s, attributes)
+        return request_of(self.messages, pointer, self.ttl_s)
 
 
 def addition_of(
@@ -279,23 +270,31 @@ def publish_entry(
 
 def entry_of(topic: TopicId, messages: Sequence[Checked], *, pointer: int | None) -> PublishEntry:
     """The publish of these messages within a commit; without any, of stored ones."""
-    payloads, ttls_s, attributes = columns(messages)
+    columns = request_of(messages, pointer, None)
     return PublishEntry(
-        topic=topic, payloads=payloads, ttls_s=ttls_s, pointer=pointer, attributes=attributes
+        topic=topic,
+        payloads=columns.payloads,
+        ttls_s=columns.ttls_s,
+        pointer=pointer,
+        attributes=columns.attributes,
     )
 
 
-def columns(messages: Sequence[Checked]) -> Columns:
-    """The messages by column."""
+def request_of(
+    messages: Sequence[Checked], pointer: int | None, ttl_s: int | None
+) -> PublishRequest:
+    """The messages by column. `ttl_s` is for those without their own."""
     payloads = [each for each in messages if type(each) is bytes]
     if len(payloads) == len(messages):
-        return Columns(payloads, None, None)
+        return PublishRequest(pointer, payloads, ttl_s=ttl_s)
     rows = [CheckedMessage(each) if isinstance(each, bytes) else each for each in messages]
     ttls_s = [row.ttl_s for row in rows]
     attributes = [row.attributes for row in rows]
-    return Columns(
+    return PublishRequest(
+        pointer,
         [row.payload for row in rows],
         None if all(each is None for each in ttls_s) else ttls_s,
+        ttl_s,
         None if all(each is None for each in attributes) else attributes,
     )
 
@@ -350,7 +349,7 @@ class MessageBuffer:
         place = _Place(held, len(held.messages), len(messages))
         spilled = self._spilled(held, messages, ttl_s)
         for batch in _batches(spilled):
-            yield from retries.ask(store(topic, Addition(topic, batch, ttl_s).request(pointer)))
+            yield from retries.ask(store(topic, request_of(batch, pointer, ttl_s)))
         self._calls.append(Published() if spilled else place)
         return Published()
 

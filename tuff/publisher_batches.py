@@ -18,7 +18,7 @@ from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Ack
 from tuff.protocol.sentences import counted
-from tuff.publish_calls import BUFFER_BYTES_MAX, Addition, Checked
+from tuff.publish_calls import BUFFER_BYTES_MAX, Addition, Checked, request_of
 from tuff.replies import Published
 from tuff.requests_and_responses import maybe_number_of, number_of
 from tuff.tracebacks import without_own_frames
@@ -273,9 +273,9 @@ def deliver(batch: Batch[A], *, retries: Retries, ack: Ack) -> Flow[BaseExceptio
     """
     if not batch.waiting:
         return None
-    whole = batch.waiting[0].addition._replace(messages=batch.messages)
-    request = whole.request(None)
-    call = partial(publish_calls.publish, whole.topic, request, ack=ack, delay=whole.delay)
+    topic, _, ttl_s, delay = batch.waiting[0].addition
+    request = request_of(batch.messages, None, ttl_s)
+    call = partial(publish_calls.publish, topic, request, ack=ack, delay=delay)
     try:
         published = yield from retries.publish(call)
     except Exception as error:  # noqa: BLE001 - the callers get it, by their receipts

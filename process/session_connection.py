@@ -4,9 +4,9 @@ A session begins with an HTTP request that asks for it. From then on the connect
 Each call goes to the handler that the HTTP request with the same operation would get, through the
 same dispatcher. So admission, rights, limits, errors and metrics are those of HTTP.
 
-The calls of one read are begun one after the other, up to `TURN_FRAMES_MAX` before other
-connections have their turn. Replies that are ready at the end of a turn are one write, and so are
-the replies of all calls that one sync has made durable.
+The calls of one read are begun one after the other, until one of the limits of a turn is reached:
+then other connections have their turn. Replies that are ready at the end of a turn are one write,
+and so are the replies of all calls that one sync has made durable, unless they are large.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.json_bodies import shown
 from tuff.protocol.media_types import JSON_REPLY_TYPE
 from tuff.protocol.operations import BY_NUMBER
-from tuff.protocol.session_frames import PROTOCOL, FrameReader, Kind, frame
+from tuff.protocol.session_frames import PROTOCOL, FrameReader, Kind, frame, frame_before
 from tuff.version import __version__
 
 CALLS_MAX = 1_024  # calls under way in one session; more would only wait for the same disk
@@ -50,9 +50,15 @@ UNDER_WAY_BYTES_MAX = 32 << 20
 # `messaging.poll_bytes_max`. All polls under way may be answered at once.
 UNREAD_BYTES_MAX = 64 << 20
 # Of one turn. One read can bring ten thousand calls, and a call that is answered at once takes some
-# 0.1 ms, and more if its reply is large.
+# 0.1 ms, and more if its reply is large. The bodies of publishes are decoded together, behind the
+# turn: so many bytes of messages with keys take some 10 ms.
 TURN_FRAMES_MAX = 128
+TURN_CALL_BYTES_MAX = 64 << 10
 TURN_REPLY_BYTES_MAX = 1 << 20
+TURN_S_MAX = 0.01
+# A reply with a larger body is written at once, and its bytes are not copied: to copy megabytes
+# takes as long as to encode messages.
+COPIED_BODY_BYTES_MAX = 64 << 10
 _UNAUTHENTICATED = 401
 _CALL, _REPLY = int(Kind.CALL), int(Kind.REPLY)  # faster than the members of an enumeration
 _IN_JSON = frozenset({JSON_REPLY_TYPE, PROBLEM_TYPE})
@@ -237,15 +243,8 @@ class Session(asyncio.Protocol):
         """Begin the next calls that have arrived; `_bound` plans the next turn if some are left."""
         self._is_turn_due = False
         self._is_writing_later = True
-        left_count = TURN_FRAMES_MAX
         try:
-            while self._arrived and left_count and self._reply_bytes < TURN_REPLY_BYTES_MAX:
-                size, elements = self._arrived.popleft()
-                if elements[0] == _CALL:
-                    self._begin_call(elements, size)
-                else:
-                    self._take(elements)
-                left_count -= 1
+            self._begin_arrived()
         except BadRequestError as error:
             self._arrived.clear()
             self._unreadable = error
@@ -254,6 +253,21 @@ class Session(asyncio.Protocol):
             self.end(self._unreadable)
         self._write_replies()
         self._bound()
+
+    def _begin_arrived(self) -> None:
+        left_count, left_bytes = TURN_FRAMES_MAX, TURN_CALL_BYTES_MAX
+        now_s = self._loop.time
+        until_s = now_s() + TURN_S_MAX
+        while self._arrived and left_count and left_bytes > 0 and not self._is_paused:
+            size, elements = self._arrived.popleft()
+            if elements[0] == _CALL:
+                self._begin_call(elements, size)
+            else:
+                self._take(elements)
+            left_count -= 1
+            left_bytes -= size
+            if self._reply_bytes >= TURN_REPLY_BYTES_MAX or now_s() >= until_s:
+                break
 
     def _take(self, elements: list[object]) -> None:
         """Take a frame that is no call. Raises: BadRequestError: nothing more can be read."""
@@ -355,9 +369,15 @@ class Session(asyncio.Protocol):
                 value = orjson.loads(body)
             else:
                 value, fields["Content-Type"] = body, content_type or ""
-        packed = frame(_REPLY, call_id, status, fields, value)
-        self._replies.append(packed)
-        self._reply_bytes += len(packed)
+        if value is body and len(body) > COPIED_BODY_BYTES_MAX:
+            before = frame_before(body, _REPLY, call_id, status, fields)
+            self._write([*self._replies, before])
+            self._write([body])
+            self._replies, self._reply_bytes = [], 0
+        else:
+            packed = frame(_REPLY, call_id, status, fields, value)
+            self._replies.append(packed)
+            self._reply_bytes += len(packed)
         if not self._is_writing_later:
             self._is_writing_later = True
             # Behind the other calls that the same sync has made durable.

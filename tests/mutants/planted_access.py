@@ -234,6 +234,13 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         (f"{_TURNS}::test_the_calls_of_one_read_take_turns_with_other_work_and_keep_their_order",),
     ),
     Mutant(
+        "a turn of a session takes as long as its calls take",
+        "process/session_connection.py",
+        " or now_s() >= until_s:\n",
+        ":\n",
+        (f"{_TURNS}::test_a_turn_ends_when_its_time_is_over",),
+    ),
+    Mutant(
         "a session keeps the replies of all polls under way for a client that reads none",
         "process/session_connection.py",
         "        if elements is not None and self._unread_bytes() > UNREAD_BYTES_MAX:\n",

@@ -65,6 +65,7 @@ class World:
     def __init__(self) -> None:
         self.called: list[str] = []
         self.reply_bytes = 0
+        self.reply: Reply | None = None  # in place of one with `reply_bytes`
         routes = [Route(each, self._answer) for each in BY_NUMBER.values()]
         admission = Admission(pending_max=9_999, waiting=lambda: 0, arrivals=Arrivals())
         admission.open()
@@ -82,7 +83,7 @@ class World:
 
     async def _answer(self, request: Request) -> Reply:
         self.called.append(request.parameters["t"])
-        return json_reply({"payload": "x" * self.reply_bytes})
+        return self.reply or json_reply({"payload": "x" * self.reply_bytes})
 
     def receive(self, count: int, *, then: bytes = b"") -> None:
         calls = [
@@ -116,6 +117,51 @@ async def test_the_calls_of_one_read_take_turns_with_other_work_and_keep_their_o
     assert world.called == [f"t{n}" for n in range(7)]
     assert world.replied() == [*range(7)]
     assert not world.transport.is_paused
+
+
+async def test_a_turn_ends_when_its_time_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polls of a topic whose newest rows are in memory have no reply before a thread has made it,
+    so neither their number nor their bytes ended the turn."""
+    monkeypatch.setattr(session_connection, "TURN_S_MAX", 0)
+
+    world.receive(3)
+    first_turn = len(world.called)
+    await turns()
+
+    assert first_turn == 1
+    assert world.replied() == [*range(3)]
+
+
+async def test_a_turn_ends_when_it_has_begun_calls_with_many_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bodies of all publishes of a turn are decoded together."""
+    monkeypatch.setattr(session_connection, "TURN_CALL_BYTES_MAX", 10)
+
+    world.receive(3)
+    first_turn = len(world.called)
+    await turns()
+
+    assert first_turn == 1
+    assert world.replied() == [*range(3)]
+
+
+async def test_a_large_reply_is_written_before_the_next_one_is_made(world: World) -> None:
+    """Sixty replies of 5 MB were made and joined, and other clients waited for seconds."""
+    body = b"x" * (session_connection.COPIED_BODY_BYTES_MAX + 1)
+    world.reply = Reply(200, "avro/binary", body, (("Tuff-Next", "00"),))
+    seen: list[int] = []
+    world.transport.after_write = lambda: seen.append(len(world.called))
+
+    world.receive(2)
+    await turns()
+
+    fields = {"Tuff-Next": "00", "Content-Type": "avro/binary"}
+    assert world.transport.frames()[1:] == [[Kind.REPLY, n, 200, fields, body] for n in range(2)]
+    assert seen[0] == 1
+    assert any(written is body for written in world.transport.writes)
 
 
 async def test_calls_wait_while_their_client_does_not_read(world: World) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from process.session_requests import call_of
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
 from tuff.protocol.operations import BY_NUMBER
-from tuff.protocol.session_frames import FrameReader, Kind, frame
+from tuff.protocol.session_frames import FrameReader, Kind, frame, frame_before
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/session.md").read_text("utf-8")
 EXAMPLES = {
@@ -70,6 +70,15 @@ def test_a_frame_above_the_limit_is_refused_before_it_is_there() -> None:
 
     assert [elements for _, elements in frames] == [[Kind.PING]]
     assert isinstance(error, RequestTooLargeError)
+
+
+@pytest.mark.parametrize("size", [1 << 16, (1 << 16) + 1, 1 << 20])
+def test_a_frame_whose_body_is_not_copied_has_the_same_bytes(size: int) -> None:
+    fields, body = {"Tuff-Next": "00"}, bytes(size)
+
+    before = frame_before(body, Kind.REPLY, 7, 200, fields)
+
+    assert before + body == frame(Kind.REPLY, 7, 200, fields, body)
 
 
 @pytest.mark.parametrize("value", [7, {}, [], ["1"], [True], {1: 2}, [[]], [None]], ids=repr)

@@ -46,6 +46,7 @@ class Greeting(NamedTuple):
 
 
 _CALL, _REPLY = int(Kind.CALL), int(Kind.REPLY)  # faster than the members of an enumeration
+_NO_BYTES, _BYTES_32 = b"\xc4\x00", b"\xc6"  # no bytes; bytes whose length has four bytes
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True)
 
 
@@ -66,6 +67,14 @@ def frame(*elements: object) -> bytes:
     """
     packed: bytes = _PACKER.pack(elements)
     return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
+
+
+def frame_before(body: bytes, *elements: object) -> bytes:
+    """The part before `body` of the frame with these elements and, as the last one, `body`, of
+    64 KiB or more. So the body can be written without being copied."""
+    packed: bytes = _PACKER.pack((*elements, b""))
+    before = packed[: -len(_NO_BYTES)] + _BYTES_32 + len(body).to_bytes(4, "big")
+    return (len(before) + len(body)).to_bytes(LENGTH_BYTES, "big") + before
 
 
 def call_frame(

@@ -485,14 +485,15 @@ class _SinkRoutes:
         body = members_of(
             request, members={"runId", "lease", "client"}, what="the begin of an epoch"
         )
-        run_id = text_from_json(body.get("runId"), "runId")
-        asked = EpochRequest(sink=request.parameters["sink"], epoch=_epoch(request), run_id=run_id)
-        sink, opened = await self._manager.sinks.begin(
-            asked,
-            lease_s=_seconds_of(body, "lease"),
+        asked = EpochRequest(
+            sink=request.parameters["sink"],
+            epoch=_epoch(request),
+            run_id=text_from_json(body.get("runId"), "runId"),
             client=client_of(body),
+            lease_s=_seconds_of(body, "lease"),
             caller=request.caller,
         )
+        sink, opened = await self._manager.sinks.begin(asked)
         answer: dict[str, object] = {
             "sink": request.parameters["sink"], "epoch": sink.epoch, "runId": sink.run_id
         }  # fmt: skip

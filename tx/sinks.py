@@ -51,7 +51,8 @@ _NAME = re.compile(rf"[A-Za-z0-9._:/-]{{1,{SINK_NAME_LENGTH_MAX}}}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRequest:
-    """A run's request to begin an epoch.
+    """A run's request to begin an epoch. `client`, `lease_s` and `caller` are those of the start of
+    its transaction.
 
     Raises:
         InvalidNameError: the sink's name is no name.
@@ -61,6 +62,9 @@ class EpochRequest:
     sink: str
     epoch: int
     run_id: str
+    client: str
+    lease_s: float | None = None
+    caller: Caller | None = None
 
     def __post_init__(self) -> None:
         check_name(self.sink)
@@ -182,14 +186,7 @@ class Sinks:
         self._counters = counters
         self._now_ms = now_ms
 
-    async def begin(
-        self,
-        asked: EpochRequest,
-        *,
-        lease_s: float | None,
-        client: str,
-        caller: Caller | None = None,
-    ) -> tuple[Sink, OpenTransaction | None]:
+    async def begin(self, asked: EpochRequest) -> tuple[Sink, OpenTransaction | None]:
         """The transaction of this epoch, the same for every task of a run; None where the epoch has
         committed. Both the start and the epoch in the sink's record are durable when this returns.
 
@@ -200,25 +197,25 @@ class Sinks:
             ForbiddenError: the transaction in progress belongs to another principal.
             QuotaExceededError: the caller has too many transactions open.
         """
-        lease = lease_ms(self._settings, lease_s)
-        return await self._durable.within_time(self._begin(asked, lease, client, caller))
+        lease = lease_ms(self._settings, asked.lease_s)
+        return await self._durable.within_time(self._begin(asked, lease))
 
     async def _begin(
-        self, asked: EpochRequest, lease: int | None, client: str, caller: Caller | None
+        self, asked: EpochRequest, lease: int | None
     ) -> tuple[Sink, OpenTransaction | None]:
         while True:
-            sink = await self._durable_sink(tenant_sink(asked.sink, caller))
+            sink = await self._durable_sink(tenant_sink(asked.sink, asked.caller))
             # Nothing is waited for between what is recorded and what it leads to.
             sinks = self._durable.state.sinks
             step = next_step(sink, asked, count=len(sinks), count_max=self._settings.sinks_max)
             if step is Step.BEGIN:
-                await self._start(asked, lease, client, caller)
+                await self._start(asked, lease)
                 continue
             assert sink is not None, "what is not recorded is begun"
             if step is Step.NOTHING:
                 return sink, None
             if sink.state is None:
-                require_principal(caller, sink.transaction_id, self._durable.state.principals)
+                require_principal(asked.caller, sink.transaction_id, self._durable.state.principals)
             try:
                 if step is Step.GO_ON:
                     return sink, await self._runner.open_now(sink.transaction_id)
@@ -227,11 +224,10 @@ class Sinks:
             except TransactionCommittedError:
                 continue  # while its commit was waited for
 
-    async def _start(
-        self, asked: EpochRequest, lease: int | None, client: str, caller: Caller | None
-    ) -> None:
+    async def _start(self, asked: EpochRequest, lease: int | None) -> None:
         """Begin the epoch if there is a pointer. If not, wait for one: the caller then looks at the
         sink again, which may have changed meanwhile."""
+        caller = asked.caller
         self._machine.require_room(caller)
         now_ms = self._now_ms()
         pointer = self._pointers.take(now_ms=now_ms)
@@ -241,9 +237,9 @@ class Sinks:
         lives_ms = timeout_ms(self._settings, TransactionType.LONG, None)
         self._machine.record_start(
             EpochBegun(
-                now_ms, pointer, lives_ms, now_ms + lives_ms, client, self._durable.state.seen,
-                lease, tenant_sink(asked.sink, caller), asked.epoch, asked.run_id,
-                None if caller is None else caller.full_name,
+                now_ms, pointer, lives_ms, now_ms + lives_ms, asked.client,
+                self._durable.state.seen, lease, tenant_sink(asked.sink, caller), asked.epoch,
+                asked.run_id, None if caller is None else caller.full_name,
             )
         )  # fmt: skip
 

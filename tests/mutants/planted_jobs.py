@@ -163,7 +163,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "an epoch begins beside the transaction of an older run",
         "tx/sinks.py",
         "                await self._runner.invalidate(sink.transaction_id)\n",
-        "                await self._start(asked, lease, client)\n",
+        "                await self._start(asked, lease)\n",
         (f"{_SINKS}::test_another_run_ends_the_transaction_before_it_begins_its_own",),
     ),
     Mutant(

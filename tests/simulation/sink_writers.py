@@ -50,9 +50,11 @@ async def ask(
     invoked = observed.moment()
     first = invoked, observed.highest_pointer, server.clock.boot_ms()
     before = writer.first_invoked.setdefault((epoch, run), first)
-    request = EpochRequest(sink=writer.name, epoch=epoch, run_id=f"run-{run}")
+    request = EpochRequest(
+        sink=writer.name, epoch=epoch, run_id=f"run-{run}", client="", lease_s=LEASE_S
+    )
     try:
-        _, opened = await server.transactions.sinks.begin(request, lease_s=LEASE_S, client="")
+        _, opened = await server.transactions.sinks.begin(request)
     except SinkEpochOpenError as error:
         if error.members["epoch"] in writer.committed:
             raise BrokenPromiseError(f"promise 9: {error.detail}, and it has") from None

@@ -15,8 +15,8 @@ async def ask(
     client: str = "c",
 ) -> OpenTransaction | None:
     """The transaction of the epoch; None where it has committed."""
-    asked = EpochRequest(sink=sink, epoch=epoch, run_id=run_id)
-    found, opened = await service.sinks.begin(asked, lease_s=lease_s, client=client)
+    asked = EpochRequest(sink=sink, epoch=epoch, run_id=run_id, client=client, lease_s=lease_s)
+    found, opened = await service.sinks.begin(asked)
     assert (found.name, found.epoch) == (sink, epoch)
     return opened
 

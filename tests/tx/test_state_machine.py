@@ -279,7 +279,7 @@ class SnapshotIsolation(RuleBasedStateMachine):
 
     @rule(epoch=st.integers(0, 2), run=st.sampled_from("abcd"))
     def ask_for_an_epoch(self, epoch: int, run: str) -> None:
-        asked = EpochRequest(sink="s", epoch=epoch, run_id=run)
+        asked = EpochRequest(sink="s", epoch=epoch, run_id=run, client="c")
         sink = self.state.sinks.find("s")
         expected = self.model.next_of_sink(epoch, run)
         try:

@@ -1,9 +1,10 @@
 """The settings `tx.*` of the transaction service (protocol §8), and its internal limits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 DURATION_S_MAX = 10 * 365 * 86_400.0  # seconds; ten years, so that no sum of times overflows
 COUNT_MAX = 1 << 31  # the highest count that a setting takes
+_MAY_BE_ZERO = frozenset({"outcome_retention_s", "prepared_alarm_s"})
 
 # Internal limits.
 CLIENT_LENGTH_MAX = 256  # characters of a client's name; it stands in every record and error
@@ -55,32 +56,18 @@ class TransactionSettings:
     prepared_alarm_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for name in (
-            "default_timeout_s",
-            "long_timeout_s",
-            "max_timeout_s",
-            "lease_max_s",
-            "snapshot_interval_s",
-            "ending_timeout_s",
-        ):
-            self._require(name, 0.001)
-        self._require("outcome_retention_s", 0)
-        self._require("prepared_alarm_s", 0)
-        for name in (
-            "sinks_max",
-            "snapshot_retain",
-            "change_set_count_max",
-            "change_set_bytes_max",
-            "prepared_max",
-        ):
-            self._require(name, 1, COUNT_MAX)
+        for each in fields(self):
+            if each.type is float:
+                self._require(each.name, 0 if each.name in _MAY_BE_ZERO else 0.001, DURATION_S_MAX)
+            elif each.type is int:
+                self._require(each.name, 1, COUNT_MAX)
         if self.default_timeout_s > self.max_timeout_s:
             raise InvalidSettingError(
                 f"tx.default_timeout is {self.default_timeout_s:g}, above tx.max_timeout, which is "
                 f"{self.max_timeout_s:g}"
             )
 
-    def _require(self, name: str, minimum: float, maximum: float = DURATION_S_MAX) -> None:
+    def _require(self, name: str, minimum: float, maximum: float) -> None:
         value = getattr(self, name)
         if not minimum <= value <= maximum:
             raise InvalidSettingError(

@@ -16,9 +16,8 @@ from tuff_storage.disk.records import Damage, read_frames
 from tx.file_headers import (
     DamagedFilesError,
     FileKind,
+    file_infos,
     kind_of,
-    known_file,
-    list_files,
     read_header,
 )
 from tx.log_records import MalformedError, decode_edit
@@ -49,22 +48,21 @@ _COMMANDS = {
 
 def directory_lines(directory: Path) -> Iterator[Line]:
     """A row for each transaction file in a directory, by sequence number, corrupt ones last."""
-    unreadable: list[Line] = []
-    readable: list[tuple[int, Line]] = []
-    for path, kind in list_files(directory):
-        size_bytes = path.stat().st_size
-        try:
-            header = known_file(path, kind).header
-        except DamagedFilesError as error:
-            unreadable.append(
-                {"kind": "damage", "place": path.name, "reason": str(error), "bytes": size_bytes}
-            )
+    found = file_infos(directory)
+    for each in sorted(found, key=lambda each: (each.header is None, each.sequence)):
+        name, size_bytes, header = each.path.name, each.size_bytes, each.header
+        if header is None:
+            reason = str(each.damage)
+            yield {"kind": "damage", "place": name, "reason": reason, "bytes": size_bytes}
         else:
-            row: Line = {"kind": kind.value, "name": path.name, "bytes": size_bytes}
-            row |= {"sequence": header.sequence, "lsn": header.lsn, "created_ms": header.created_ms}
-            readable.append((header.sequence, row))
-    yield from (row for _, row in sorted(readable, key=lambda entry: entry[0]))
-    yield from unreadable
+            yield {
+                "kind": each.kind.value,
+                "name": name,
+                "bytes": size_bytes,
+                "sequence": header.sequence,
+                "lsn": header.lsn,
+                "created_ms": header.created_ms,
+            }
 
 
 def log_lines(path: Path) -> Iterator[Line]:

@@ -18,10 +18,9 @@ from tx.file_headers import (
     FileKind,
     KnownFile,
     NewerFilesError,
+    file_infos,
     free_path,
-    known_file,
     leftovers,
-    list_files,
     newer,
     without_advice,
 )
@@ -80,9 +79,9 @@ class TransactionFiles:
         """Raises: OSError: a file can't be read."""
         self._directory = directory
         # The content is read when it is needed, so that one file at a time is in memory.
-        found = [_read(path, kind) for path, kind in list_files(directory)]
-        known = [each for each in found if isinstance(each, KnownFile)]
-        self._damaged = [each for each in found if not isinstance(each, KnownFile)]
+        found = file_infos(directory)
+        known = [KnownFile(each.path, each.kind, each.header) for each in found if each.header]
+        self._damaged = [(each.path, each.kind, each.damage) for each in found if each.damage]
         self._leftovers = leftovers(known)
         self._files = [each for each in known if each not in self._leftovers]
 
@@ -210,13 +209,6 @@ def write_transaction_files(
     create_log(path, log, (), open_file=DiskFile).file.close()
     snapshot = FileHeader(sequence=2, store_id=store_id, created_ms=now_ms, lsn=image.lsn)
     return write_snapshot(directory, snapshot, image)[0]
-
-
-def _read(path: Path, kind: FileKind) -> KnownFile | tuple[Path, FileKind, DamagedFilesError]:
-    try:
-        return known_file(path, kind)
-    except DamagedFilesError as error:
-        return path, kind, error
 
 
 def _images(known: KnownFile) -> list[StateImage]:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from tuff_storage.disk.records import Damage, pack_frame, read_frame
 from tx.log_records import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_bytes, to_bytes
@@ -203,6 +204,35 @@ def list_files(directory: Path) -> list[tuple[Path, FileKind]]:
         matched = _NAME.fullmatch(path.name)
         if matched is not None and path.is_file():
             found.append((path, FileKind(matched[1])))
+    return found
+
+
+class FileInfo(NamedTuple):
+    """A transaction file in a directory; `damage` is why its header can't be read."""
+
+    path: Path
+    kind: FileKind
+    size_bytes: int
+    header: FileHeader | None
+    damage: DamagedFilesError | None
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number; that of a file that can't be read is below all others."""
+        return -1 if self.header is None else self.header.sequence
+
+
+def file_infos(directory: Path) -> list[FileInfo]:
+    """The files of a directory, ordered by name. Raises: OSError."""
+    found = []
+    for path, kind in list_files(directory):
+        with suppress(FileNotFoundError):  # a newer snapshot has made it superfluous
+            size_bytes = path.stat().st_size
+            try:
+                header, damage = known_file(path, kind).header, None
+            except DamagedFilesError as error:
+                header, damage = None, error
+            found.append(FileInfo(path, kind, size_bytes, header, damage))
     return found
 
 

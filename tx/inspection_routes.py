@@ -5,15 +5,15 @@ The files can be read while the service is down or stopped: they show why.
 """
 
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from kernel.event_loop import InThread
 from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_query
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError, NotFoundError
 from tuff.protocol.json_bodies import payload_to_json, pointer_to_json, shown
-from tx.file_headers import DamagedFilesError, FileHeader, FileKind, known_file, list_files
+from tx.file_headers import DamagedFilesError, FileInfo, FileKind, file_infos
 from tx.outcomes import OpenTransaction, Outcome, ended_error
 from tx.routes import pointer_of, while_running
 from tx.service import TransactionManager
@@ -26,45 +26,21 @@ CHANGES_COUNT_MAX = 1_000  # changes of one reply
 SNAPSHOT_BYTES_MAX = 64 * 1024 * 1024
 
 
-class SnapshotInfo(NamedTuple):
-    """A snapshot file in the directory; `damage` says why its header can't be read."""
-
-    name: str
-    size_bytes: int
-    header: FileHeader | None
-    damage: str | None
-
-
-def listed(directory: Path) -> list[SnapshotInfo]:
+def listed(directory: Path) -> list[FileInfo]:
     """The snapshot files of a directory, by sequence number, the newest first, and those that can't
     be read behind them. Blocks."""
-    found = []
-    for path, kind in list_files(directory):
-        if kind is FileKind.SNAPSHOT:
-            try:
-                found.append(_info(path))
-            except FileNotFoundError:
-                continue  # a newer snapshot has made it superfluous
-    return sorted(found, key=lambda each: each.header.sequence if each.header else -1, reverse=True)
+    found = (each for each in file_infos(directory) if each.kind is FileKind.SNAPSHOT)
+    return sorted(found, key=attrgetter("sequence"), reverse=True)
 
 
-def _info(path: Path) -> SnapshotInfo:
-    size_bytes = path.stat().st_size
-    try:
-        header = known_file(path, FileKind.SNAPSHOT).header
-    except DamagedFilesError as error:
-        return SnapshotInfo(path.name, size_bytes, None, str(error))
-    return SnapshotInfo(path.name, size_bytes, header, None)
-
-
-def read_content(directory: Path, name: str) -> tuple[SnapshotInfo, StateImage]:
+def read_content(directory: Path, name: str) -> tuple[FileInfo, StateImage]:
     """A snapshot file, and the state in it. Blocks.
 
     Raises:
         NotFoundError: there is none of this name, or it is damaged.
         BadRequestError: it is too large.
     """
-    info = next((each for each in listed(directory) if each.name == name), None)
+    info = next((each for each in listed(directory) if each.path.name == name), None)
     if info is None:
         raise NotFoundError(
             f"there is no snapshot file {shown(name)}; {operations.LIST_SNAPSHOT_FILES} lists them"
@@ -122,14 +98,14 @@ def _changes_body(opened: OpenTransaction) -> dict[str, object]:
     }
 
 
-def _file_body(info: SnapshotInfo) -> dict[str, object]:
+def _file_body(info: FileInfo) -> dict[str, object]:
     header = info.header
     return {
-        "file": info.name,
+        "file": info.path.name,
         "bytes": info.size_bytes,
         "createdAt": None if header is None else header.created_ms,
         "lsn": None if header is None else header.lsn,
-        "damage": info.damage,
+        "damage": None if info.damage is None else str(info.damage),
     }
 
 

@@ -509,7 +509,7 @@ class ShareGroups:
                 self._lost_messages.add(partition, loss, unread)
                 after = through
         await self._lost_messages.note(
-            name, partition, state.read_to, tags=found.memory.tags, done=state.done_ahead
+            name, partition, state.read_to, tags=found.memory.tags, done=state.ahead
         )
 
     async def _expiring(

@@ -200,33 +200,38 @@ class ShareState:
         self.read_to = after  # all up to here are in the window, further ones of a key, or done
         self.epoch = epoch
         self._is_by_key = order is ProcessingOrder.KEY
-        self._messages: dict[bytes, _Message] = {}
         self._read_count = 0  # the position of the next message
-        # Of messages that were not read since the load: which are done, and the tries of others.
-        self._ahead: set[bytes] = set()
-        self._tries: dict[bytes, Tries] = {}
-        self._tried: list[bytes] = []  # a heap of their ids
         self._unwritten: set[bytes] = set()  # messages whose attempts changed since the last record
         self._gone: dict[bytes, _Message] = {}  # left the topic while a consumer may have had them
         self._lost_ids: list[bytes] = []
         self._undecided: dict[bytes, int] = {}  # the pointer that acknowledges a message
         self._of_pointer: dict[int, list[bytes]] = {}  # the messages that it acknowledges
+        self._deliveries_count = 0
+        self._acknowledged: dict[bytes, tuple[Token, LeaseOutcome]] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        """Without messages, as before the first record and the summary."""
+        self._messages: dict[bytes, _Message] = {}
+        # Of messages behind those that were read since the load: which are done, and the tries of
+        # others.
+        self.ahead: set[bytes] = set()
+        self._tries: dict[bytes, Tries] = {}
+        self._tried: list[bytes] = []  # a heap of their ids
         self._keys: dict[bytes, _Key] = {}
         self._further: set[bytes] = set()  # the keys with further messages
-        self._starved: set[bytes] = set()  # those of them that have none in the window
-        self._deliveries_count = 0
         # What is in a heap may be out of date, and is checked when it comes up.
         self._window: list[bytes] = []
         self._available: list[bytes] = []
         self._times: list[tuple[int, bytes]] = []
-        self._acknowledged: dict[bytes, tuple[Token, LeaseOutcome]] = {}
 
     # What is durable.
 
     def apply(self, record: ShareRecord) -> None:
         """Change the state by a record of the log."""
         if isinstance(record, ReadRecord):
-            self._begin_summary(record.read_to)
+            self.read_to = max(self.read_to, record.read_to)
+            self._clear()  # the records behind it have all messages up to here that are not done
         elif isinstance(record, WindowRecord):
             self._restore_window(record)
         elif isinstance(record, TriedRecord):
@@ -275,26 +280,9 @@ class ShareState:
                 )
                 for key, of_key in self._keys.items()
             ),
-            *(AcceptedRecord(ids=tuple(ids)) for ids in _parts(sorted(self._ahead))),
+            *(AcceptedRecord(ids=tuple(ids)) for ids in _parts(sorted(self.ahead))),
             *_tried_records([*tried, *self._tries.values()]),
         ]
-
-    def _begin_summary(self, read_to: bytes) -> None:
-        """The records behind it have all messages up to this id that are not done."""
-        self.read_to = max(self.read_to, read_to)
-        for each in (
-            self._messages,
-            self._keys,
-            self._further,
-            self._starved,
-            self._window,
-            self._available,
-            self._times,
-            self._ahead,
-            self._tries,
-            self._tried,
-        ):
-            each.clear()  # fmt: skip
 
     def _restore_window(self, record: WindowRecord) -> None:
         for each in record.ids:
@@ -306,13 +294,11 @@ class ShareState:
             of_key.position = self._read_count
             self._read_count += record.further
             self._further.add(record.key)
-            if not of_key.ids:
-                self._starved.add(record.key)
 
     def _apply_tries(self, tries: Tries) -> None:
         message = self._messages.get(tries.id)
         if message is None:
-            if tries.id > self._seen_to and tries.id not in self._ahead:
+            if tries.id > self._seen_to and tries.id not in self.ahead:
                 self._tries[tries.id] = tries
                 heapq.heappush(self._tried, tries.id)
         elif not message.delivery:  # else the state has it already
@@ -332,7 +318,7 @@ class ShareState:
     def low(self) -> bytes:
         """All messages up to this id are done."""
         first = [_id_before(self._window[0])] if self._window else []
-        return min([self.read_to, *first, *self._behind(self._starved)])
+        return min([self.read_to, *first, *self._behind(self._starved())])
 
     # The window.
 
@@ -349,7 +335,7 @@ class ShareState:
         """Messages behind those that were read with their keys, in order: all up to the id
         `read_to`. Some of a key may count as further ones."""
         for message_id, key in messages:
-            if message_id not in self._ahead:
+            if message_id not in self.ahead:
                 of_key = None if key is None else self._keys.get(key)
                 if key is None or of_key is None or not self._is_further(of_key):
                     self._put(message_id, key, position=self._read_count)
@@ -366,17 +352,17 @@ class ShareState:
     def further_from(self) -> bytes | None:
         """Behind this id are messages of keys that have none in the window, to be read again and
         passed to `add_further`; None if there are none."""
-        return min(self._behind(self._starved), default=None)
+        return min(self._behind(self._starved()), default=None)
 
     def add_further(
         self, messages: Sequence[tuple[bytes, bytes | None]], *, read_to: bytes | None
     ) -> None:
         """All messages behind `further_from` up to the id `read_to`, with their keys, in order;
         None: up to the newest one that was read."""
-        positions = [self._keys[each].position for each in self._starved]
-        position = min(positions, default=0)
+        starved = self._starved()
+        position = min((self._keys[each].position for each in starved), default=0)
         for index, (message_id, key) in enumerate(messages):
-            if key is None or key not in self._starved:
+            if key is None or key not in starved:
                 continue
             of_key = self._keys[key]
             assert of_key.behind is not None
@@ -384,11 +370,11 @@ class ShareState:
                 continue
             of_key.behind, of_key.position = message_id, position + index + 1
             of_key.further_count = max(0, of_key.further_count - 1)
-            if message_id in self._ahead:
-                self._ahead.discard(message_id)
+            if message_id in self.ahead:
+                self.ahead.discard(message_id)
             else:
                 self._put(message_id, key, position=position + index)
-        for key in list(self._starved):
+        for key in starved:
             self._end_further(key, read_to, position + len(messages))
         self._pass_to(self.read_to)
 
@@ -402,13 +388,15 @@ class ShareState:
                 self._further.discard(key)
             elif read_to > of_key.behind:
                 of_key.behind, of_key.position = read_to, position
-        if of_key.ids or of_key.behind is None:
-            self._starved.discard(key)
         if not of_key.ids and of_key.behind is None:
             del self._keys[key]
 
     def _is_further(self, of_key: _Key) -> bool:
         return of_key.behind is not None or len(of_key.ids) >= KEY_COUNT_MAX
+
+    def _starved(self) -> set[bytes]:
+        """The keys with further messages that have none in the window."""
+        return {each for each in self._further if not self._keys[each].ids}
 
     def _behind(self, keys: Iterable[bytes]) -> list[bytes]:
         found = (self._keys[each].behind for each in keys)
@@ -428,11 +416,6 @@ class ShareState:
         if (tries := self._tries.pop(message_id, None)) is not None:
             self._restore_tries(tries, message)
         self._note_available(message_id)
-
-    @property
-    def done_ahead(self) -> Collection[bytes]:
-        """Messages behind those that were read since the load that are done."""
-        return self._ahead
 
     def unread_in(self, after: bytes, through: bytes) -> int:
         """How many messages between two ids, of those that were read from the topic, are not done,
@@ -465,12 +448,12 @@ class ShareState:
     def _pass_to(self, read_to: bytes) -> None:
         """All up to here was read."""
         self.read_to = max(self.read_to, read_to)
-        if self._ahead or self._tried:
+        if self.ahead or self._tried:
             self._forget_unread_through(self._seen_to)
 
     def _forget_unread_through(self, last: bytes) -> None:
         """Messages up to here that are not in the window are gone."""
-        self._ahead = {each for each in self._ahead if each > last}
+        self.ahead = {each for each in self.ahead if each > last}
         while self._tried and self._tried[0] <= last:
             message_id = heapq.heappop(self._tried)
             if self._tries.pop(message_id, None) is not None:
@@ -758,7 +741,7 @@ class ShareState:
 
     def _finish(self, message_id: bytes) -> None:
         if message_id not in self._messages and message_id > self._seen_to:
-            self._ahead.add(message_id)
+            self.ahead.add(message_id)
             self._tries.pop(message_id, None)
         self._undecided.pop(message_id, None)
         self._gone.pop(message_id, None)
@@ -775,9 +758,7 @@ class ShareState:
             of_key.ids.popleft()
         if of_key.ids:
             self._note_available(of_key.ids[0])
-        elif of_key.behind is not None:
-            self._starved.add(message.key)
-        else:
+        elif of_key.behind is None:
             del self._keys[message.key]
         return message
 

@@ -53,7 +53,7 @@ BUGS = (
     planted(
         "summary-without-what-is-done-behind-the-window",
         _STATE,
-        "_parts(sorted(self._ahead))",
+        "_parts(sorted(self.ahead))",
         "_parts([])",
     ),
     planted(
@@ -108,14 +108,15 @@ BUGS = (
         "key-stays-blocked",
         _STATE,
         "        if of_key.ids:\n            self._note_available(of_key.ids[0])\n"
-        "        elif of_key.behind",
-        "        if of_key.ids:\n            pass\n        elif of_key.behind",
+        "        elif of_key.behind is None:\n            del",
+        "        if not of_key.ids and of_key.behind is None:\n            del",
     ),
     planted(
         "further-messages-of-a-key-forgotten",
         _STATE,
-        "            self._starved.add(message.key)\n",
-        "            del self._keys[message.key]\n",
+        "        elif of_key.behind is None:\n            del self._keys[message.key]\n",
+        "        else:\n            del self._keys[message.key]\n"
+        "            self._further.discard(message.key)\n",
     ),
     planted(
         "summary-without-further-messages-of-a-key",

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_the_table_of_endpoints_is_that_of_the_openapi() -> None:
 
 
 def test_the_routes_are_those_of_the_table() -> None:
-    unused: Any = object()  # only the addresses are read; no handler is called
+    unused: Any = SimpleNamespace(runner=None)  # only the addresses are read; no handler is called
     routes = (
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))

@@ -22,7 +22,7 @@ from cluster.forwarding import Owner, Ownership
 from cluster.membership import Membership
 from cluster.peers import PeerUnansweredError
 from cluster.transaction_rows_service import TransactionRowsService
-from kernel.event_loop import InThread, Spawn
+from kernel.event_loop import FutureTask, InThread, Spawn
 from kernel.owner_floor import Identity
 from messaging.log.rows_by_transaction import IndexedRange
 from metadata.json_values import Fields, topic_from
@@ -244,7 +244,7 @@ class TransactionRowsClient:
         """Let each owner write its entries of a commit as one batch. When `written` gets an
         exception, no such write is under way any more. Never calls `built`: after a crash one owner
         may have its rows, and another none."""
-        self._spawn(self._publish_all(commits, written))
+        FutureTask(self._publish_all(commits, written), refusals=TuffError).go_on()
 
     async def _publish_all(
         self,

@@ -13,6 +13,7 @@ If its commit is proven, that index row is kept, and the next server returns the
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from admin.findings import Finding, SalvageDecision
@@ -350,8 +351,27 @@ class RowVisibility:
         self.committed: set[int] = set()
         self._readable = readable
         self._outcome = outcome
-        self._indexed, self._final, self._pointers_to_roll_back = _indexed_pointers(readable)
         self._has_log_holes = any(hole.first is not None for hole in readable.holes)
+        self._indexed: set[int] = set()  # pointers with index rows
+        self._final: set[int] = set()  # of these, those with rows of a commit
+        # Pointers whose index rows were removed after a hole in a log, in which some of their rows
+        # may have been rolled back: a rollback of more rows than fit one batch takes several.
+        self._pointers_to_roll_back: set[int] = set()
+        for versions in readable.versions():
+            if versions[0].key[:1] == INDEX:
+                self._note_index(versions)
+
+    def _note_index(self, versions: list[Version]) -> None:
+        key, stored = versions[0].key, versions[0].value
+        pointer = int.from_bytes(key[1 : 1 + _POINTER_SIZE], "big")
+        stops = (hole.stop for hole in self._readable.holes if hole.stop is not None)
+        if any(_is_removed_after(versions, stop) for stop in stops):
+            self._pointers_to_roll_back.add(pointer)
+        if stored is not None:
+            self._indexed.add(pointer)
+            with suppress(DamagedRowError):
+                if IndexedRange.from_bytes(key, stored).final:
+                    self._final.add(pointer)
 
     def decided(self, found: ReadRow, row: MessageRow) -> MessageRow:
         """The row, with an inverted pointer unless its commit is proven."""
@@ -392,35 +412,6 @@ class RowVisibility:
         """Whether an index row of this pointer, or its deletion, may be lost in a table."""
         low = INDEX + pointer.to_bytes(_POINTER_SIZE, "big")
         return self._readable.may_hide(low, low + b"\xff")
-
-
-def _indexed_pointers(readable: ReadableRows) -> tuple[set[int], set[int], set[int]]:
-    """Pointers with index rows; those with rows of a commit; and pointers whose index rows were
-    removed after a hole in a log, in which some of their rows may have been rolled back: a rollback
-    of more rows than fit one batch takes several."""
-    stops = [hole.stop for hole in readable.holes if hole.stop is not None]
-    indexed: set[int] = set()
-    final: set[int] = set()
-    removed: set[int] = set()
-    for versions in readable.versions():
-        key = versions[0].key
-        if key[:1] != INDEX:
-            continue
-        pointer = int.from_bytes(key[1 : 1 + _POINTER_SIZE], "big")
-        if any(_is_removed_after(versions, stop) for stop in stops):
-            removed.add(pointer)
-        if (stored := versions[0].value) is not None:
-            indexed.add(pointer)
-            if _is_final(key, stored):
-                final.add(pointer)
-    return indexed, final, removed
-
-
-def _is_final(key: bytes, stored: bytes) -> bool:
-    try:
-        return IndexedRange.from_bytes(key, stored).final
-    except DamagedRowError:
-        return False
 
 
 def _is_removed_after(versions: list[Version], stop: int) -> bool:

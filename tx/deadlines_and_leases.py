@@ -126,12 +126,7 @@ def timeout_ms(
         return _in_ms(settings.long_timeout_s)
     if timeout_s is None:
         return _in_ms(settings.default_timeout_s)
-    if not 0 < timeout_s <= settings.max_timeout_s:
-        raise InvalidTimeoutError(
-            f"a timeout is above 0 and at most {settings.max_timeout_s:.15g} seconds, not "
-            f"{timeout_s:.15g}"
-        )
-    return _in_ms(timeout_s)
+    return _checked_ms("timeout", timeout_s, settings.max_timeout_s)
 
 
 def lease_ms(settings: TransactionSettings, lease_s: float | None) -> int | None:
@@ -140,14 +135,15 @@ def lease_ms(settings: TransactionSettings, lease_s: float | None) -> int | None
     Raises:
         InvalidTimeoutError: the lease is not above 0, or above the maximum.
     """
-    if lease_s is None:
-        return None
-    if not 0 < lease_s <= settings.lease_max_s:
+    return None if lease_s is None else _checked_ms("lease", lease_s, settings.lease_max_s)
+
+
+def _checked_ms(what: str, seconds: float, maximum_s: float) -> int:
+    if not 0 < seconds <= maximum_s:
         raise InvalidTimeoutError(
-            f"a lease is above 0 and at most {settings.lease_max_s:.15g} seconds, not "
-            f"{lease_s:.15g}"
+            f"a {what} is above 0 and at most {maximum_s:.15g} seconds, not {seconds:.15g}"
         )
-    return _in_ms(lease_s)
+    return _in_ms(seconds)
 
 
 def _in_ms(seconds: float) -> int:

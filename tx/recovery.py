@@ -196,7 +196,7 @@ def _replay(state: TransactionState, logs: list[KnownFile], notes: list[str]) ->
                     successor.path.name, 0, f"the log before it is missing; it is not {name}"
                 )
             proven_length = successor.header.previous_length
-        contents = _read(log, proven_length=proven_length)
+        contents = read_log(name, log.path.read_bytes(), proven_length=proven_length)
         if log.header.lsn != state.lsn + 1:
             raise damaged(name, 0, f"it starts with another edit than {state.lsn + 1}")
         if contents.cut_bytes:
@@ -221,7 +221,3 @@ def _apply_all(state: TransactionState, name: str, contents: LogContents) -> Non
             raise contradicting(name, offset, lsn, edit, reason) from error
         if reason is not None:
             raise contradicting(name, offset, lsn, edit, reason)
-
-
-def _read(log: KnownFile, *, proven_length: int | None) -> LogContents:
-    return read_log(log.path.name, log.path.read_bytes(), proven_length=proven_length)

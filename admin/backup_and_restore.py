@@ -7,7 +7,6 @@ since each refers to the other (design §6). A running server's backup is an arc
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from admin.data_directory import DataDirectory, new_directory
@@ -34,16 +33,9 @@ from tx.snapshot_file import read_snapshot
 BATCH_BYTES = 4 << 20  # bytes of rows in one synced write of a restore; few syncs, little memory
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """The number and the size of the copied files."""
-
-    file_count: int
-    size_bytes: int
-
-
-def copy(data: DataDirectory, target: Path, *, now_ms: int) -> Copied:
-    """Copy both stores to a new directory, and check the copy. Blocks.
+def copy(data: DataDirectory, target: Path, *, now_ms: int) -> tuple[int, int]:
+    """Copy both stores to a new directory, and check the copy; how many files and bytes it has.
+    Blocks.
 
     Raises:
         CorruptDataError: the data, or the copy, is corrupt.
@@ -60,7 +52,7 @@ def copy(data: DataDirectory, target: Path, *, now_ms: int) -> Copied:
             write_file(copied, content)
             count, size_bytes = count + 1, size_bytes + len(content)
         _require_intact(DataDirectory.of(part), now_ms=now_ms)
-    return Copied(count, size_bytes)
+    return count, size_bytes
 
 
 def restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:

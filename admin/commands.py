@@ -143,8 +143,8 @@ def _salvage(report: SalvageReport) -> int:
 
 
 def _copy(data: DataDirectory, target: Path, *, done: str, now_ms: int) -> int:
-    copied = copy(data, target, now_ms=now_ms)
-    _print({"kind": done, "files": copied.file_count, "bytes": copied.size_bytes})
+    file_count, size_bytes = copy(data, target, now_ms=now_ms)
+    _print({"kind": done, "files": file_count, "bytes": size_bytes})
     return 0
 
 

@@ -4,6 +4,7 @@ readable edit for `tuff salvage`, and write new ones.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 from admin.findings import Finding
@@ -62,16 +63,6 @@ class ReadableEdits:
         return max(ids, key=ids.count, default=None)
 
 
-@dataclass
-class _EditLog:
-    header: FileHeader | None
-    edits: list[tuple[int, Edit]]
-
-    @property
-    def first_lsn(self) -> int:
-        return self.header.lsn if self.header is not None else self.edits[0][0]
-
-
 class TransactionFiles:
     """The transaction files of a directory that no server uses. Blocks; changes nothing."""
 
@@ -108,22 +99,26 @@ class TransactionFiles:
             NewerFilesError: a newer version wrote some of it; left out, it would be lost.
         """
         readable = ReadableEdits([known.header for known in self._files])
-        logs = []
+        # The first LSN, the name and the edits of each.
+        logs: list[tuple[int, str, list[tuple[int, Edit]]]] = []
         for path, kind, error in self._damaged:
             if isinstance(error, NewerFilesError):
                 raise error
             if kind is FileKind.LOG:
-                logs.append(_EditLog(None, list(_edits(path.name, path.read_bytes()))))
+                edits = list(_edits(path.name, path.read_bytes()))
+                logs.append((edits[0][0] if edits else 0, path.name, edits))
         for known in self._files:
             if known.kind is FileKind.SNAPSHOT:
                 readable.images += _images(known)
             else:
-                logs.append(_read_log(known, readable.headers))
-        for log in sorted((log for log in logs if log.edits), key=lambda log: log.first_lsn):
+                name, data = known.path.name, known.path.read_bytes()
+                acknowledged = _acknowledged(data, known.header, readable.headers)
+                logs.append((known.header.lsn, name, list(_edits(name, acknowledged))))
+        for first_lsn, _, edits in sorted((each for each in logs if each[2]), key=itemgetter(0, 1)):
             # Starting this log cut off the older log's edits from here on.
-            for lsn in [lsn for lsn in readable.edits if lsn >= log.first_lsn]:
+            for lsn in [lsn for lsn in readable.edits if lsn >= first_lsn]:
                 del readable.edits[lsn]
-            readable.edits |= log.edits
+            readable.edits |= edits
         return readable
 
     def _check_recovery(
@@ -218,11 +213,6 @@ def _images(known: KnownFile) -> list[StateImage]:
         raise
     except DamagedFilesError:
         return []
-
-
-def _read_log(known: KnownFile, headers: Iterable[FileHeader]) -> _EditLog:
-    data = _acknowledged(known.path.read_bytes(), known.header, headers)
-    return _EditLog(known.header, list(_edits(known.path.name, data)))
 
 
 def _acknowledged(data: bytes, header: FileHeader, headers: Iterable[FileHeader]) -> bytes:

@@ -8,7 +8,8 @@ from admin.data_directory import DataDirectory
 from admin.findings import Finding
 from admin.readable_rows import (
     SALVAGE_ADVICE,
-    PayloadReferences,
+    Range,
+    Ranges,
     ReadableRows,
     ReadRow,
     row_name,
@@ -32,6 +33,7 @@ from messaging.model.row_format import (
     Hold,
     LastBatch,
     MessageRow,
+    PayloadRange,
     StoreMetadata,
     offset_in,
     pointer_in,
@@ -56,8 +58,6 @@ LOST_STORE_ADVICE = (
     "put the message store back (is its volume mounted?); if it is lost, write the transactions to "
     "a new directory with `tuff salvage --without-messages`"
 )
-
-_RowsOfPointer = tuple[bytes, int]  # a prefix, and the pointer of its rows
 
 
 @dataclass
@@ -195,14 +195,6 @@ def lost_commits(store: MessageStoreReport, state: TransactionState) -> Iterator
         )
 
 
-@dataclass
-class _IndexEntry:
-    """An index row, and how many of the rows in its range were found."""
-
-    entry: IndexedRange
-    found: int = 0
-
-
 def check_message_store(readable: ReadableRows, *, now_ms: int) -> MessageStoreReport:
     """Check every row of a store that no process has open, and the rows against each other."""
     check = _MessageStoreCheck(now_ms)
@@ -224,8 +216,10 @@ class _MessageStoreCheck:
         self._prefixes: dict[bytes, int] = defaultdict(int)
         self._topics: dict[TopicId, TopicRecord] = {}
         self._holds: dict[tuple[TopicId, int], list[Hold]] = defaultdict(list)
-        self._index: dict[_RowsOfPointer, list[_IndexEntry]] = defaultdict(list)
-        self._references = PayloadReferences()
+        # By whether they cover messages, and by prefix and pointer.
+        self._index = Ranges[IndexedRange]()
+        # By prefix and pointer; the keys of message rows, and what they reference.
+        self._references = Ranges[tuple[bytes, PayloadRange]]()
         self._takers: Mapping[bytes, Callable[[bytes, bytes], None]] = {
             INDEX: self._take_index,
             MESSAGES: self._take_message,
@@ -277,7 +271,8 @@ class _MessageStoreCheck:
         entry = IndexedRange.from_bytes(key, value)
         self._note_pointer(entry.pointer)
         self.report.pointers.add(entry.pointer)
-        self._index[entry.prefix, entry.pointer].append(_IndexEntry(entry))
+        owner = entry.kind != PAYLOAD_ROWS, entry.prefix, entry.pointer
+        self._index.add(owner, Range(entry, entry.first, entry.last))
 
     def _take_message(self, key: bytes, value: bytes) -> None:
         row = MessageRow.from_bytes(key, value)
@@ -287,16 +282,17 @@ class _MessageStoreCheck:
             return
         pointer = abs(row.tx_pointer)
         self._note_pointer(pointer)
-        self._note_indexed(prefix, pointer, offset, is_message=True)
-        if row.reference is not None and row.reference.count:
-            self._references.add(key, row)
+        self._index.note((True, prefix, pointer), offset)
+        if (payloads := row.reference) is not None and payloads.count:
+            covered = Range((key, payloads), payloads.first, payloads.last)
+            self._references.add((prefix, pointer), covered)
 
     def _take_payload(self, key: bytes, _value: bytes) -> None:
         prefix, offset, pointer = row_prefix(key), offset_in(key), pointer_in(key)
         self._note_row(prefix, offset)
         self._note_pointer(pointer)
-        self._note_indexed(prefix, pointer, offset, is_message=False)
-        self._references.count(key)
+        self._index.note((False, prefix, pointer), offset)
+        self._references.note((prefix, pointer), offset)
 
     def _take_delayed(self, key: bytes, _value: bytes) -> None:
         self._note_row(row_prefix(key), offset_in(key))
@@ -313,14 +309,6 @@ class _MessageStoreCheck:
 
     def _note_pointer(self, pointer: int) -> None:
         self.report.highest_pointer = max(self.report.highest_pointer, pointer)
-
-    def _note_indexed(
-        self, prefix: bytes, pointer: int, offset: Offset, *, is_message: bool
-    ) -> None:
-        for indexed in self._index.get((prefix, pointer), ()):
-            entry = indexed.entry
-            if (entry.kind != PAYLOAD_ROWS) == is_message and entry.first <= offset <= entry.last:
-                indexed.found += 1
 
     def _check_topics(self) -> None:
         for prefix, count in self._prefixes.items():
@@ -355,8 +343,8 @@ class _MessageStoreCheck:
     def _check_references(self) -> None:
         longest_ms = self.report.metadata.longest_transaction_ms if self.report.metadata else 0
         for reference in self._references:
-            payloads = reference.payloads
-            if reference.found < payloads.count and self._is_live(reference.key):
+            key, payloads = reference.row
+            if reference.found < payloads.count and self._is_live(key):
                 # Until then retention drops no payload row, whatever its own time to live.
                 is_corruption = self._now_ms < payloads.first.timestamp_ms + longest_ms
                 reason = (
@@ -365,7 +353,7 @@ class _MessageStoreCheck:
                 )
                 if not is_corruption:
                     reason += "; those with a short time to live of their own may have expired"
-                self._find(row_name(reference.key), reason, is_corruption=is_corruption)
+                self._find(row_name(key), reason, is_corruption=is_corruption)
 
     def _is_live(self, key: bytes) -> bool:
         topic, generation = split_prefix(row_prefix(key))
@@ -376,8 +364,8 @@ class _MessageStoreCheck:
         return offset >= max(rule.log_start, rule.live_from(now_ms=self._now_ms))
 
     def _check_index(self) -> None:
-        for indexed in (each for found in self._index.values() for each in found):
-            entry = indexed.entry
+        for indexed in self._index:
+            entry = indexed.row
             # Of a publish to several partitions, other partitions have some of the offsets.
             is_part = entry.kind != PAYLOAD_ROWS and self._has_several(entry.topic)
             if indexed.found < (1 if is_part else entry.count):

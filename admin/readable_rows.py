@@ -12,12 +12,14 @@ bytes may have contained a newer one.
 import heapq
 import mmap
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from admin.findings import Finding
 from messaging.engines.sstable import Block, TableLayout, read_changes, read_layout
@@ -48,17 +50,16 @@ from messaging.model.row_format import (
     LastBatch,
     MessageRow,
     NewerRowError,
-    PayloadRange,
     PayloadRow,
     Position,
     StoreMetadata,
-    offset_in,
-    pointer_in,
+    offset_after,
     row_prefix,
     split_named_row_key,
     split_prefix,
     split_topic,
 )
+from tuff.protocol.ids import Offset
 from tuff_storage.leveldb.log import (
     Gap,
     Readable,
@@ -92,6 +93,8 @@ SALVAGE_ADVICE = (
     "write everything readable to a new directory with `tuff salvage`, or restore a backup"
 )
 
+
+T = TypeVar("T")
 
 # The intact rows in a key and its value: the two themselves, or rows that are packed in the value.
 Rows = Sequence[tuple[bytes, bytes]]
@@ -428,37 +431,41 @@ def _hole_finding(directory: str, hole: Hole) -> Finding:
 
 
 @dataclass
-class PayloadReference:
-    """A message row that references payload rows, and how many of these were found."""
+class Range(Generic[T]):
+    """A range of offsets that a row covers, and how many rows were found in it; `runs` are the
+    first and last offsets of neighbours."""
 
-    key: bytes
-    row: MessageRow
-    payloads: PayloadRange
+    row: T
+    first: Offset
+    last: Offset
     found: int = 0
+    runs: list[tuple[Offset, Offset]] = field(default_factory=list)
 
 
-class PayloadReferences:
-    """The references of a store. Their message rows come before all payload rows."""
+class Ranges(Generic[T]):
+    """Ranges of rows by their owner, as a prefix and a pointer. The rows in them come after all
+    ranges, in the order of their offsets."""
 
     def __init__(self) -> None:
-        self._by_pointer: dict[tuple[bytes, int], list[PayloadReference]] = {}
+        self._by_owner: defaultdict[Hashable, list[Range[T]]] = defaultdict(list)
 
-    def add(self, key: bytes, row: MessageRow) -> None:
-        """Note a message row that has a reference."""
-        assert row.reference is not None
-        owner = row_prefix(key), abs(row.tx_pointer or 0)
-        found = PayloadReference(key, row, row.reference)
-        self._by_pointer.setdefault(owner, []).append(found)
+    def add(self, owner: Hashable, covered: Range[T]) -> None:
+        """Add a range in which no row was found yet."""
+        self._by_owner[owner].append(covered)
 
-    def count(self, key: bytes) -> None:
-        """Count a payload row for the reference to it."""
-        offset = offset_in(key)
-        for reference in self._by_pointer.get((row_prefix(key), pointer_in(key)), ()):
-            if reference.payloads.first <= offset <= reference.payloads.last:
-                reference.found += 1
+    def note(self, owner: Hashable, offset: Offset) -> None:
+        """A row of that owner was found."""
+        for covered in self._by_owner.get(owner, ()):
+            if covered.first <= offset <= covered.last:
+                covered.found += 1
+                runs = covered.runs
+                if runs and offset == offset_after(runs[-1][1]):
+                    runs[-1] = runs[-1][0], offset
+                else:
+                    runs.append((offset, offset))
 
-    def __iter__(self) -> Iterator[PayloadReference]:
-        return (each for found in self._by_pointer.values() for each in found)
+    def __iter__(self) -> Iterator[Range[T]]:
+        return chain.from_iterable(self._by_owner.values())
 
 
 def _unpacked(packed: ReadRow, value: bytes) -> Iterator[ReadRow]:

@@ -11,8 +11,8 @@ Their rows are rolled back, and an index row says that they return when their tr
 If its commit is proven, that index row is kept, and the next server returns the messages.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -20,8 +20,8 @@ from admin.findings import Finding, SalvageDecision
 from admin.readable_rows import (
     SALVAGE_ADVICE,
     TABLE_NAMES,
-    PayloadReference,
-    PayloadReferences,
+    Range,
+    Ranges,
     ReadableRows,
     ReadRow,
     Version,
@@ -44,10 +44,10 @@ from messaging.model.row_format import (
     DamagedRowError,
     LastBatch,
     MessageRow,
+    PayloadRange,
     StoreMetadata,
     delayed_key,
     is_undecided,
-    offset_after,
     offset_in,
     pointer_in,
     row_prefix,
@@ -93,8 +93,6 @@ class MessageSalvage:
         self._readable = readable
         self._outcome = outcome
         self._remembers_commit = remembers_commit
-        # By their prefix and pointer; the index rows come before the first message.
-        self._aside: defaultdict[tuple[bytes, int], list[_Aside]] = defaultdict(list)
         self._new = new
         self._visibility = RowVisibility(readable, outcome)
         self.report = SalvageReport(
@@ -107,7 +105,9 @@ class MessageSalvage:
         self._clock_ms: int | None = None
         self._generations: dict[TopicId, int] = {}
         self._topics: dict[TopicId, TopicRecord] = {}
-        self._references = PayloadReferences()
+        # By prefix and pointer: messages that were set aside, and the rows that reference others.
+        self._aside = Ranges[IndexedRange]()
+        self._references = Ranges[tuple[bytes, MessageRow, PayloadRange]]()
         self._delayed_counts: Counter[int] = Counter()  # of committed transactions
         self._batch: list[tuple[bytes, bytes | None]] = []
         self._batch_bytes = 0
@@ -129,8 +129,9 @@ class MessageSalvage:
                 self._takers.get(found.key[:1], self._copy)(found, found.value)
         for reference in self._references:
             self._keep_reference(reference)
-        for aside in (each for owned in self._aside.values() for each in owned):
-            for entry in _neighbours(aside):
+        for aside in self._aside:
+            for first, last in aside.runs:
+                entry = replace(aside.row, first=first, last=last)
                 self._put(entry.key, entry.to_bytes(entry.key))
         for pointer, count in self._delayed_counts.items():
             reason = f"it committed: {counted(count, 'delayed message')} of it can enter"
@@ -185,7 +186,8 @@ class MessageSalvage:
     def _note_aside(self, entry: IndexedRange) -> None:
         name = f"transaction {entry.pointer}"
         if self._remembers_commit(entry.pointer):
-            self._aside[entry.prefix, entry.pointer].append(_Aside(entry))
+            covered = Range(entry, entry.first, entry.last)
+            self._aside.add((entry.prefix, entry.pointer), covered)
             reason = f"it committed: its messages of {entry.topic} that were set aside return"
         elif self._outcome(entry.pointer) is ProvenOutcome.COMMITTED:
             reason = (
@@ -207,28 +209,24 @@ class MessageSalvage:
 
     def _keep_message(self, found: ReadRow, value: bytes) -> None:
         self._note_offset(found.key)
-        row = MessageRow.from_bytes(found.key, value)
+        row, prefix = MessageRow.from_bytes(found.key, value), row_prefix(found.key)
         if row.tx_pointer is not None:
             self._note_pointer(abs(row.tx_pointer))
             row = self._visibility.decided(found, row)
-            self._note_returning(row_prefix(found.key), row, offset_in(found.key))
-        if row.reference is None:
+            # A row that is rolled back may return.
+            self._aside.note((prefix, -(row.tx_pointer or 0)), offset_in(found.key))
+        if (payloads := row.reference) is None:
             self._put(found.key, row.to_bytes(found.key))
             return
-        self._references.add(found.key, row)
-
-    def _note_returning(self, prefix: bytes, row: MessageRow, offset: Offset) -> None:
-        """A row of a transaction is kept. One that is rolled back may return."""
-        assert row.tx_pointer is not None, "it is of a transaction"
-        for aside in self._aside.get((prefix, -row.tx_pointer), ()):
-            if aside.entry.first <= offset <= aside.entry.last:
-                aside.found.append(offset)
+        covered = Range((found.key, row, payloads), payloads.first, payloads.last)
+        self._references.add((prefix, abs(row.tx_pointer or 0)), covered)
 
     def _keep_payload(self, found: ReadRow, value: bytes) -> None:
         self._note_offset(found.key)
         self._note_pointer(pointer_in(found.key))
         self._put(found.key, value)
-        self._references.count(found.key)
+        owner = row_prefix(found.key), pointer_in(found.key)
+        self._references.note(owner, offset_in(found.key))
 
     def _keep_delayed(self, found: ReadRow, value: bytes) -> None:
         self._note_offset(found.key)
@@ -244,13 +242,13 @@ class MessageSalvage:
         self._put(delayed_key(row_prefix(found.key), delayed_id), delayed)
         self._delayed_counts[pointer] += 1
 
-    def _keep_reference(self, reference: PayloadReference) -> None:
-        row, payloads = reference.row, reference.payloads
+    def _keep_reference(self, reference: Range[tuple[bytes, MessageRow, PayloadRange]]) -> None:
+        key, row, payloads = reference.row
         if reference.found < payloads.count:
             row = replace(row, reference=replace(payloads, count=reference.found))
             reason = f"of its {payloads.count} stored messages {reference.found} are left"
-            self._decide(row_name(reference.key), reason)
-        self._put(reference.key, row.to_bytes(reference.key))
+            self._decide(row_name(key), reason)
+        self._put(key, row.to_bytes(key))
 
     def _note_topic(self, found: ReadRow, value: bytes) -> None:
         topic = split_topic(found.key[1:])
@@ -322,24 +320,6 @@ class MessageSalvage:
         if is_retired != row.is_retired:
             self._decide(f"topic {partition}", "it is retired, as the row of the topic says")
         records[partition] = replace(row, is_retired=is_retired)
-
-
-@dataclass
-class _Aside:
-    """The index row of messages that were set aside, and those of them that were found."""
-
-    entry: IndexedRange
-    found: list[Offset] = field(default_factory=list)  # ascending
-
-
-def _neighbours(aside: _Aside) -> Iterator[IndexedRange]:
-    """The index rows, each for neighbouring messages that were found."""
-    first: Offset | None = None
-    for offset, following in zip(aside.found, [*aside.found[1:], None], strict=True):
-        first = first or offset
-        if following != offset_after(offset):
-            yield replace(aside.entry, first=first, last=offset)
-            first = None
 
 
 class RowVisibility:

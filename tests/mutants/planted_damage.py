@@ -154,9 +154,9 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "salvage returns messages that were set aside and are lost",
-        "admin/salvage_messages.py",
-        "        if following != offset_after(offset):\n",
-        "        if following is None:\n",
+        "admin/readable_rows.py",
+        "                if runs and offset == offset_after(runs[-1][1]):\n",
+        "                if runs:\n",
         ("tests/admin/test_salvage_messages.py::test_only_the_messages_that_are_left_return",),
     ),
     Mutant(

@@ -8,11 +8,10 @@ files, as a start would, and written nowhere.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from admin.data_directory import DataDirectory
 from admin.transaction_files import TransactionFiles
-from kernel.requests_and_replies import Caller
 from messaging.engines.leveldb import LevelDbStore
 from messaging.log.delayed_due_times import NOTHING_DUE
 from messaging.log.loading import load
@@ -21,14 +20,14 @@ from messaging.read.explanation_facts import Explainer
 from messaging.read.lost_messages import LostMessages
 from messaging.read.poll import Poll
 from messaging.settings import MessagingSettings
-from messaging.transactions_interface import WritePermit
 from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.ids import TopicId
-from tuff.protocol.pointer_list import VisibilityState
-from tuff.protocol.transaction import Transaction, TransactionStatus
+from tx.claims_and_waits import UnderWay
+from tx.durable_state import ServiceState, ServiceStatus
+from tx.file_headers import KnownFile
 from tx.mixed_backups import RecordedFiles
-from tx.outcomes import OpenTransaction, ended_error, status_of
 from tx.state import TransactionState
+from tx.write_permits import WritePermits
 
 T = TypeVar("T")
 
@@ -59,7 +58,8 @@ def explained(
         )
         state.load(await opening.open(load))
         with closing(opening.require_up()):
-            state.transactions = _Recovered(_recovered(data, state))
+            stopped = _Stopped(_recovered(data, state))
+            state.transactions = WritePermits(stopped, UnderWay(lambda: None))
             explainer = Explainer(opening, state, LostMessages(opening, state))
             return await explainer.explain(topic, id, reader, may_read=lambda _: True)
 
@@ -84,53 +84,22 @@ def _recovered(data: DataDirectory, state: StoreState) -> TransactionState | str
     return report.state
 
 
-class _Recovered:
-    """The transactions of a stopped server, for readers."""
+class _Stopped:
+    """The state of a stopped server, or why it can't be recovered. Nothing is written under it."""
 
-    def __init__(self, state: TransactionState | str) -> None:
-        self._maybe_state = state
+    newest_snapshot: KnownFile  # which only retention asks for
+    status = ServiceStatus(ServiceState.STOPPED, "the server is stopped")
+
+    def __init__(self, recovered: TransactionState | str) -> None:
+        self._recovered = recovered
 
     @property
-    def _state(self) -> TransactionState:
-        if isinstance(self._maybe_state, str):
+    def state(self) -> TransactionState:
+        if isinstance(self._recovered, str):
             raise TransactionsUnavailableError(
-                f"the transaction files can't be used: {self._maybe_state}"
+                f"the transaction files can't be used: {self._recovered}"
             )
-        return self._maybe_state
+        return self._recovered
 
-    async def snapshot(self) -> Transaction:
-        return self._state.view.reader()
-
-    async def snapshot_of(self, pointer: int) -> Transaction:
-        found = self._state.find(pointer)
-        if isinstance(found, OpenTransaction):
-            return found.transaction
-        raise ended_error(found)
-
-    async def status(self, pointer: int, /) -> TransactionStatus | None:
-        found = self._state.maybe_find(pointer)
-        return None if found is None else status_of(found)
-
-    def open_transaction_id(self, pointer: int) -> int | None:
-        return pointer if pointer in self._state.view.in_progress else None
-
-    def preparation(self, transaction_id: int) -> tuple[str, int] | None:
-        opened = self._state.open.get(transaction_id)
-        prepared = None if opened is None else opened.prepared
-        return None if prepared is None else (prepared.database, prepared.at_ms)
-
-    async def visibility_state(self) -> VisibilityState | None:
-        return None
-
-    async def enter(
-        self, _pointer: int, _topic: TopicId, _caller: Caller | None = None, /
-    ) -> WritePermit:
-        self._refuse()
-
-    async def enter_rollback(
-        self, _pointer: int, _topic: TopicId, _caller: Caller | None = None, /
-    ) -> WritePermit | None:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise TransactionsUnavailableError("nothing is written to the files of a stopped server")
+    def sync_soon(self, lsn: int) -> None:
+        """All that was recovered is durable."""

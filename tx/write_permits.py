@@ -5,6 +5,8 @@ server may be asked. While the end of a transaction is on its way to the disk a 
 could still undo it, so its outcome is not reported; a write is refused as unavailable meanwhile.
 """
 
+from typing import Protocol
+
 from kernel.requests_and_replies import Caller
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
 from tuff.protocol.ids import TopicId
@@ -12,9 +14,10 @@ from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
 from tx.claims_and_waits import Recall, UnderWay
 from tx.conflicts import conflict_error
-from tx.durable_state import DurableState, ServiceState
+from tx.durable_state import ServiceState, ServiceStatus
+from tx.file_headers import KnownFile
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error, status_of
-from tx.state import View
+from tx.state import TransactionState, View
 from tx.transaction_principals import require_writer
 
 
@@ -53,10 +56,27 @@ class Permit:
             self._under_way.leave(self.transaction_id, self._recall)
 
 
+class ServedState(Protocol):
+    """The state of a service, as `DurableState` has it, or of a server that is stopped."""
+
+    newest_snapshot: KnownFile
+
+    @property
+    def state(self) -> TransactionState:
+        """Raises: TransactionsUnavailableError."""
+
+    @property
+    def status(self) -> ServiceStatus:
+        """Whether transactions can be used, and why not."""
+
+    def sync_soon(self, lsn: int) -> None:
+        """Sync this edit with the next batch, without waiting for it."""
+
+
 class WritePermits:
     """Permits for writes, and snapshots for readers. Lives on one event loop."""
 
-    def __init__(self, durable: DurableState, under_way: UnderWay) -> None:
+    def __init__(self, durable: ServedState, under_way: UnderWay) -> None:
         self._durable = durable
         self._under_way = under_way
         self._reader: tuple[View, Transaction] | None = None

@@ -83,7 +83,9 @@ def _refusal(error: Exception, options: argparse.Namespace) -> str:
 
 def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
     if options.command == "restore" and options.directory.is_file():
-        return _restore_archive(options.directory, options.new, now_ms=now_ms)
+        row_count = restore_archive(options.directory, options.new, now_ms=now_ms)
+        _print({"kind": "restored", "rows": row_count})
+        return 0
     if options.command == "salvage" and options.directory.is_file():
         return _salvage(
             salvage_archive(
@@ -105,9 +107,9 @@ def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[],
                     salvage(data, options.new, now_ms=now_ms, new_store_id=new_store_id)
                 )
             case "backup":
-                return _copy(data, options.new, done="backed up", now_ms=now_ms)
+                return _copied("backed up", *copy(data, options.new, now_ms=now_ms))
             case _:
-                return _copy(data, options.new, done="restored", now_ms=now_ms)
+                return _copied("restored", *copy(data, options.new, now_ms=now_ms))
 
 
 def _explain(options: argparse.Namespace, *, now_ms: int) -> int:
@@ -142,15 +144,8 @@ def _salvage(report: SalvageReport) -> int:
     return 0
 
 
-def _copy(data: DataDirectory, target: Path, *, done: str, now_ms: int) -> int:
-    file_count, size_bytes = copy(data, target, now_ms=now_ms)
+def _copied(done: str, file_count: int, size_bytes: int) -> int:
     _print({"kind": done, "files": file_count, "bytes": size_bytes})
-    return 0
-
-
-def _restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
-    row_count = restore_archive(archive, target, now_ms=now_ms)
-    _print({"kind": "restored", "rows": row_count})
     return 0
 
 

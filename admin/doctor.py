@@ -112,7 +112,7 @@ def _of_server(
     elapsed_s: Callable[[], float],
 ) -> Iterator[Diagnosis]:
     for setting, file, rights in protected_files(settings):
-        yield _file_mode(f"{setting} {file}", rights)
+        yield _mode(f"{setting} {file}", rights, command="chmod o-rw")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield open_files(
         None if hard == resource.RLIM_INFINITY else hard,
@@ -125,7 +125,8 @@ def _of_server(
         written.append(directories.messages)
     for directory in written:
         yield from of_directory(directory, elapsed_s=elapsed_s)
-        yield _data_mode(directory)
+        rights = rights_within(directory)
+        yield _mode(f"data in {directory}", rights, command=f"chmod o-rwx {directory}")
     if settings.messaging.archive_directory:
         yield archive(settings.messaging.archive_directory)
     newest_ms, formats = _transaction_files(directories.snapshots)
@@ -371,21 +372,13 @@ def fsync(directory: str, seconds: Sequence[float]) -> Diagnosis:
     )
 
 
-def _file_mode(check: str, rights: str | None) -> Diagnosis:
-    """Whether every user of the machine has rights on a file that is to be protected."""
+def _mode(check: str, rights: str | None, *, command: str) -> Diagnosis:
+    """Whether every user of the machine has rights on what is to be protected; the command takes
+    them away."""
     if rights is None:
         return Diagnosis(check, Level.OK, "its mode protects it from other users")
     detail = f"every user of this machine may {rights} it"
-    return Diagnosis(check, Level.WARNING, detail, "take the rights away: chmod o-rw")
-
-
-def _data_mode(directory: Path) -> Diagnosis:
-    """Whether every user of the machine has rights on the data in a directory."""
-    check, rights = f"data in {directory}", rights_within(directory)
-    if rights is None:
-        return Diagnosis(check, Level.OK, "other users have no access to it")
-    detail = f"every user of this machine may {rights} it"
-    return Diagnosis(check, Level.WARNING, detail, f"take the rights away: chmod o-rwx {directory}")
+    return Diagnosis(check, Level.WARNING, detail, f"take the rights away: {command}")
 
 
 def archive(directory: str) -> Diagnosis:

@@ -93,9 +93,8 @@ def check(data: DataDirectory, *, now_ms: int) -> CheckReport:
     """
     store = check_message_store(ReadableRows(data.messages), now_ms=now_ms)
     files = TransactionFiles(data.snapshots).check(recorded_files(store))
-    lost = [_lost_store(data)] if _is_lost(data, store) else []
-    findings = [*lost, *_lost_batches(data, store), *store.findings, *files.findings]
-    findings += _mismatches(store, files)
+    findings = [*_lost_store(data, store), *_lost_batches(data, store), *store.findings]
+    findings += [*files.findings, *_mismatches(store, files)]
     return CheckReport(store.row_count, findings)
 
 
@@ -123,19 +122,16 @@ def _lost_batches(data: DataDirectory, store: MessageStoreReport) -> Iterator[Fi
         yield Finding(data.messages.name, loss, loss_advice(end.loss_name))
 
 
-def _is_lost(data: DataDirectory, store: MessageStoreReport) -> bool:
-    """Whether the message store is empty and once was not: a server writes the id of the message
-    store before it creates the first transaction file."""
+def _lost_store(data: DataDirectory, store: MessageStoreReport) -> Iterator[Finding]:
+    """The message store is empty and once was not: a server writes the id of the message store
+    before it creates the first transaction file."""
     is_empty = store.metadata is None and not store.row_count
-    return data.has_messages and is_empty and has_files(data.snapshots)
-
-
-def _lost_store(data: DataDirectory) -> Finding:
-    reason = (
-        f"the message store is empty, but the transaction files in {data.snapshots} belong to a "
-        "store that was not: its messages are missing"
-    )
-    return Finding(data.messages.name, reason, LOST_STORE_ADVICE)
+    if data.has_messages and is_empty and has_files(data.snapshots):
+        reason = (
+            f"the message store is empty, but the transaction files in {data.snapshots} belong to "
+            "a store that was not: its messages are missing"
+        )
+        yield Finding(data.messages.name, reason, LOST_STORE_ADVICE)
 
 
 def _mismatches(store: MessageStoreReport, files: TransactionFilesReport) -> Iterator[Finding]:

@@ -250,26 +250,24 @@ class Sinks:
         return await self._durable.within_time(self._show(name))
 
     async def _show(self, name: str) -> tuple[Sink, str]:
-        while True:
-            sink = _found(name, await self._durable_sink(name))
-            if (lsn := self._last_shown_lsn) <= self._durable.state.seen:
-                return self._shown(sink)
-            await self._durable.synced(lsn)
+        await self._all_durable()
+        return self._shown(_found(name, self._durable.state.sinks.find(name)))
 
     async def show_all(self) -> list[tuple[Sink, str]]:
         """All of them, by their names."""
         return await self._durable.within_time(self._show_all())
 
     async def _show_all(self) -> list[tuple[Sink, str]]:
-        while (lsn := self._last_shown_lsn) > self._durable.state.seen:
-            await self._durable.synced(lsn)
+        await self._all_durable()
         by_name = sorted(self._durable.state.sinks, key=attrgetter("name"))
         return [self._shown(sink) for sink in by_name]
 
-    @property
-    def _last_shown_lsn(self) -> int:
+    async def _all_durable(self) -> None:
+        """Wait until all that is shown of sinks is durable. What is read next is current."""
         state = self._durable.state
-        return max(state.sinks.lsn, state.prepared.last_lsn)
+        while (lsn := max(state.sinks.lsn, state.prepared.last_lsn)) > state.seen:
+            await self._durable.synced(lsn)
+            state = self._durable.state
 
     async def forget(self, name: str) -> None:
         """Delete the record of a sink, durably: its next epoch is its first.

@@ -299,6 +299,7 @@ class PackedOutcomes:
 # Transaction id, LSN, and time of an end. A plain tuple of numbers, since the garbage
 # collector does not track those.
 _Ended = tuple[int, int, int]
+_NOTHING: tuple[tuple[int, ...], str | None] = ((), None)
 
 
 class Outcomes:
@@ -308,9 +309,9 @@ class Outcomes:
         self._by_id: dict[int, Outcome | bytes] = {}
         self._lsns: dict[int, int] = {}
         self._newest: deque[Outcome] = deque()
-        self._checkpoints: dict[int, tuple[int, ...]] = {}  # of the few that have any
+        # Checkpoints, and the id of the request, of the few that have any.
+        self._noted: dict[int, tuple[tuple[int, ...], str | None]] = {}
         self._id_by_pointer: dict[int, int] = {}
-        self._requests: dict[int, str] = {}  # of the few that have one
         self._by_request: dict[str, int] = {}
         self._in_order: deque[_Ended] = deque()
         # Due to be dropped, but still needed: on the invalid list, or carried by rows.
@@ -369,12 +370,9 @@ class Outcomes:
     def _note(
         self, transaction_id: int, checkpoints: tuple[int, ...], request_id: str | None
     ) -> None:
-        if checkpoints:
-            self._checkpoints[transaction_id] = checkpoints
-            for pointer in checkpoints:
-                self._id_by_pointer[pointer] = transaction_id
+        self._noted[transaction_id] = checkpoints, request_id
+        self._id_by_pointer.update(dict.fromkeys(checkpoints, transaction_id))
         if request_id is not None:
-            self._requests[transaction_id] = request_id
             self._by_request[request_id] = transaction_id
 
     def _pack_oldest(self) -> None:
@@ -452,7 +450,7 @@ class Outcomes:
         transaction_id, lsn, _ = ended
         if self._lsns.get(transaction_id) != lsn:
             return False  # it ended again, and is further behind in the order
-        checkpoints = self._checkpoints.get(transaction_id, ())
+        checkpoints, _ = self._noted.get(transaction_id, _NOTHING)
         if is_needed(lsn, (transaction_id, *checkpoints)):
             self._needed.append(ended)
             return False
@@ -464,9 +462,9 @@ class Outcomes:
         del self._lsns[transaction_id]
         if isinstance(kept, bytes):
             self.size_bytes -= len(kept)
-        for pointer in self._checkpoints.pop(transaction_id, ()):
+        checkpoints, request_id = self._noted.pop(transaction_id, _NOTHING)
+        for pointer in checkpoints:
             self._id_by_pointer.pop(pointer, None)
-        request_id = self._requests.pop(transaction_id, None)
         if request_id is not None:
             self._by_request.pop(request_id, None)
 

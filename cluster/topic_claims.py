@@ -15,12 +15,11 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
-    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -69,14 +68,6 @@ REBALANCE_COUNT_MAX = 50  # topics that one look gives away
 _LOST_RACES = (BadVersionError, EntryExistsError, NoEntryError, StaleClaimError)
 
 
-@dataclass(frozen=True, slots=True)
-class _OwnedTopic:
-    """A topic of this server: the epoch of its ownership, and what its record says."""
-
-    epoch: int
-    info: OwnerInfo
-
-
 class TopicClaims:
     """Lives on the event loop; the metadata store is asked in threads. One change of a topic's
     ownership is under way at a time.
@@ -102,7 +93,7 @@ class TopicClaims:
         self._handover = handover
         self._in_thread = in_thread
         self._chance = chance
-        self._owned: dict[TopicId, _OwnedTopic] = {}
+        self._owned: dict[TopicId, Versioned[OwnerInfo]] = {}  # the version is the epoch
         self._cached: dict[TopicId, tuple[str, int]] = {}  # server and incarnation
         self._changing: dict[TopicId, asyncio.Future[None]] = {}
         # The fences of ended servers, done or under way: one for each incarnation.
@@ -172,7 +163,7 @@ class TopicClaims:
         owned = self._owned.get(topic)
         if owned is not None:  # a topic that was given away is recorded by its new owner
             generation = self._handover.generation(topic)
-            record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
+            record = partial(self._record_generation, topic, generation, epoch=owned.version)
             await self._in_thread(record)
             if topic in self._owned and self._handover.generation(topic) != generation:
                 self._unrecorded.add(topic)
@@ -187,9 +178,8 @@ class TopicClaims:
         to = self.members.get(server_id)
         if to is None:
             raise OwnershipMovingError(f"there is no live server {server_id} in the cluster")
-        with _as_moving(topic):
-            async with self._change(topic):
-                await self._release(topic, to)
+        async with self._change(topic):
+            await self._release(topic, to)
 
     async def drain(self) -> None:
         """Give all topics to the other servers, and claim no more until `undrain`. If no other
@@ -336,7 +326,7 @@ class TopicClaims:
 
     def topics(self) -> dict[TopicId, int]:
         """The topics of this server, with the epochs of their ownership."""
-        return {topic: each.epoch for topic, each in self._owned.items()}
+        return {topic: each.version for topic, each in self._owned.items()}
 
     def _change(self, topic: TopicId) -> _Change:
         return _Change(self._changing, topic)
@@ -346,15 +336,14 @@ class TopicClaims:
     ) -> Owner | None:
         """The owner of a topic. `claims`: this server claims a topic without an owner, whatever the
         loads of the others."""
-        with _as_moving(topic):
-            async with self._change(topic):
-                if topic in self._owned:
-                    return None
-                # Another request may have found the owner while this one waited.
-                cached = self._live_owner(self._cached.get(topic))
-                if cached is not None and not claims:
-                    return cached
-                return await self._find_or_claim(topic, claims=claims, creates=creates)
+        async with self._change(topic):
+            if topic in self._owned:
+                return None
+            # Another request may have found the owner while this one waited.
+            cached = self._live_owner(self._cached.get(topic))
+            if cached is not None and not claims:
+                return cached
+            return await self._find_or_claim(topic, claims=claims, creates=creates)
 
     async def _find_or_claim(self, topic: TopicId, *, claims: bool, creates: bool) -> Owner | None:
         for _ in range(CLAIM_ATTEMPTS_MAX):
@@ -416,11 +405,9 @@ class TopicClaims:
             before = found.value.server_id
             if before is not None and not self._is_mine(found):
                 floor = floor.raised_to(await self._fenced(before, found.value.incarnation))
-        epoch, info, recorded = await self._in_thread(
-            partial(self._write_claim, topic, found, floor)
-        )
-        await self._handover.take([topic], info.floor)
-        self._owned[topic] = _OwnedTopic(epoch, info)
+        claimed, recorded = await self._in_thread(partial(self._write_claim, topic, found, floor))
+        await self._handover.take([topic], floor)
+        self._owned[topic] = claimed
         self._cached.pop(topic, None)
         self.claimed_count += 1
         if self._handover.generation(topic) != recorded:
@@ -450,15 +437,15 @@ class TopicClaims:
 
     def _write_claim(
         self, topic: TopicId, found: Versioned[OwnerInfo] | None, floor: Floor
-    ) -> tuple[int, OwnerInfo, int]:
-        """Write the owner record, and append to the persistence record; the epoch, the owner record
-        and the recorded generation. Blocks."""
+    ) -> tuple[Versioned[OwnerInfo], int]:
+        """Write the owner record, and append to the persistence record; the owner record and the
+        recorded generation. Blocks."""
         info = OwnerInfo(
             server_id=self._me.server_id, incarnation=self._me.incarnation, floor=floor
         )
         version = Expected.NEW if found is None else found.version
         epoch = self._owners.write_owner_info(topic, info, version)
-        return epoch, info, self._append_range(topic, epoch, floor)
+        return Versioned(info, epoch), self._append_range(topic, epoch, floor)
 
     def _append_range(self, topic: TopicId, epoch: int, floor: Floor) -> int:
         stored = self._persistence.read_topic_persistence_info(topic)
@@ -484,17 +471,15 @@ class TopicClaims:
         self._persistence.write_topic_persistence_info(topic, changed, stored.version)
 
     async def _release_to_any(self, topic: TopicId) -> None:
-        with _as_moving(topic):
-            async with self._change(topic):
-                to = self._lightest_other()
-                if topic in self._owned and to is not None:
-                    await self._release(topic, to)
+        async with self._change(topic):
+            to = self._lightest_other()
+            if topic in self._owned and to is not None:
+                await self._release(topic, to)
 
     async def _release_to_nobody(self, topic: TopicId) -> None:
-        with _as_moving(topic):
-            async with self._change(topic):
-                if topic in self._owned:
-                    await self._release(topic, None)
+        async with self._change(topic):
+            if topic in self._owned:
+                await self._release(topic, None)
 
     async def _release(self, topic: TopicId, to: ServerInfo | None) -> None:
         """Give a topic to a server, or to nobody."""
@@ -509,10 +494,12 @@ class TopicClaims:
         info = OwnerInfo(
             server_id=None if to is None else to.server_id,
             incarnation=self._me.incarnation if to is None else to.incarnation,
-            floor=owned.info.floor.raised_to(floor),
+            floor=owned.value.floor.raised_to(floor),
         )
         try:
-            await self._in_thread(partial(self._owners.write_owner_info, topic, info, owned.epoch))
+            await self._in_thread(
+                partial(self._owners.write_owner_info, topic, info, owned.version)
+            )
         except BaseException:
             self._failed.add(topic)  # the record may still name this server, or name the other one
             raise
@@ -601,7 +588,8 @@ async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Change:
-    """One change of a topic's ownership at a time."""
+    """One change of a topic's ownership at a time. A failure of a store is an OwnershipMovingError:
+    nothing was done for the client."""
 
     def __init__(self, changing: dict[TopicId, asyncio.Future[None]], topic: TopicId) -> None:
         self._changing = changing
@@ -612,8 +600,16 @@ class _Change:
             await asyncio.shield(before)
         self._changing[self._topic] = asyncio.get_running_loop().create_future()
 
-    async def __aexit__(self, *_error: object) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._changing.pop(self._topic).set_result(None)
+        if isinstance(error, MetadataError | StoreError):
+            raise OwnershipMovingError(
+                f"the owner of the topic {self._topic} is not known: {error}"
+            ) from None
+        if isinstance(error, UnavailableError) and not isinstance(error, OwnershipMovingError):
+            raise OwnershipMovingError(
+                f"the topic {self._topic} can't be served yet: {error}"
+            ) from None
 
 
 async def _each(topics: Sequence[TopicId], change: Callable[[TopicId], Awaitable[None]]) -> None:
@@ -626,18 +622,3 @@ async def _each(topics: Sequence[TopicId], change: Callable[[TopicId], Awaitable
         errors += [each for each in results if each is not None]
     if errors:
         raise errors[0]
-
-
-@contextmanager
-def _as_moving(topic: TopicId) -> Iterator[None]:
-    """A failure of a store is an OwnershipMovingError: nothing was done for the client."""
-    try:
-        yield
-    except (MetadataError, StoreError) as error:
-        raise OwnershipMovingError(
-            f"the owner of the topic {topic} is not known: {error}"
-        ) from None
-    except OwnershipMovingError:
-        raise
-    except UnavailableError as error:
-        raise OwnershipMovingError(f"the topic {topic} can't be served yet: {error}") from None

@@ -152,8 +152,8 @@ BUGS = (
     planted(
         "release-without-a-floor",
         "cluster/topic_claims.py",
-        "floor=owned.info.floor.raised_to(floor),",
-        "floor=owned.info.floor,",
+        "floor=owned.value.floor.raised_to(floor),",
+        "floor=owned.value.floor,",
     ),
     planted(
         "server-is-not-told-of-a-topic-that-was-given-to-it",

@@ -1,5 +1,5 @@
 """The HTTP routes of a server in a cluster: its servers, the owners of topics, and how an operator
-moves topics (protocol §7.1); and the routes that list the topics of all servers (protocol §2)."""
+moves topics (protocol §7.1)."""
 
 import heapq
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicNotMovableError,
 )
-from tuff.protocol.ids import GROUP_LOG, TopicId, check_name, topic_id
+from tuff.protocol.ids import TopicId, topic_id
 from tuff.protocol.json_bodies import shown
 
 T = TypeVar("T")
@@ -73,32 +73,12 @@ def routes(
     ]
 
 
-def listing_routes(joined: Callable[[], JoinedCluster], *, in_thread: InThread) -> list[Route]:
-    """The routes that list namespaces, topics and consumer groups, for the topics of all servers.
-    The replies are those of a single server (messaging/topic_changes.py)."""
-
-    async def namespaces(request: Request) -> Reply:
-        read_query(request.query, parameters=())
-        return json_reply(await _read(in_thread, partial(_namespaces, joined().persistence)))
-
-    async def topics(request: Request) -> Reply:
-        read_query(request.query, parameters=())
-        namespace = check_name(request.parameters["ns"], what="namespace")
-        names = await _read(in_thread, partial(joined().persistence.topic_names, namespace))
-        return json_reply([each for each in names if ":" not in each])
-
-    async def groups(request: Request) -> Reply:
-        read_query(request.query, parameters=())
-        namespace = check_name(request.parameters["ns"], what="namespace")
-        names = await _read(in_thread, partial(joined().persistence.topic_names, namespace))
-        found = (each.removesuffix(GROUP_LOG) for each in names if each.endswith(GROUP_LOG))
-        return json_reply(list(found))
-
-    return [
-        Route(operations.LIST_NAMESPACES, namespaces),
-        Route(operations.LIST_TOPICS, topics),
-        Route(operations.LIST_GROUPS, groups),
-    ]
+async def live_topics(
+    persistence: TopicRecords, namespace: str | None, *, in_thread: InThread
+) -> list[TopicId]:
+    """The topics and logs of consumer groups of all servers, as `TopicChanges.live` has them.
+    Raises: StorageUnavailableError."""
+    return await _read(in_thread, partial(persistence.live, namespace))
 
 
 class _Shown:
@@ -223,17 +203,6 @@ class _Changes:
             await self._joined().ownership.refresh()
         except MetadataError as error:
             raise _unavailable(error) from None
-
-
-def _namespaces(persistence: TopicRecords) -> list[str]:
-    """Every namespace that has a topic, in byte order. Blocks."""
-    return sorted(
-        {
-            topic.namespace
-            for topic, stored in persistence.scan()
-            if stored.value.generation > 0 and not topic.is_internal
-        }
-    )
 
 
 def _owners_page(

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
+from typing import Annotated
 
 from kernel.request_bodies import numbers_as_written
 from kernel.requests_and_replies import (
@@ -64,8 +65,10 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicHeldError,
 )
-from tuff.protocol.ids import MessageId, TopicId, check_name
+from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId, check_name
 from tuff.protocol.json_bodies import parse_json, shown
+from tuff.protocol.json_objects import to_json
+from tuff.protocol.values import Member
 
 PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
 
@@ -91,7 +94,7 @@ class Expiring:
     `is_lower_bound`), and the publish times in ms of the oldest of them, and of the first message
     that is kept, if there is one."""
 
-    count: int
+    count: Annotated[int, Member("messages")]
     is_lower_bound: bool
     oldest_ms: int
     kept_from_ms: int
@@ -285,21 +288,11 @@ class TopicChanges:
         """Raises: TopicNotFoundError."""
         return require_topic(self._store, self._state, topic)[1]
 
-    def names(self, namespace: str) -> list[str]:
-        """The names of a namespace's topics, in byte order. Logs that belong to a topic or a group
-        are left out."""
+    async def live(self, namespace: str | None) -> list[TopicId]:
+        """The topics and logs of consumer groups that exist in a namespace, or in all, in byte
+        order. Raises: StorageUnavailableError."""
         self._store.require_up()
-        return [
-            each.name
-            for each in self._state.topics.live()
-            if each.namespace == namespace and not each.is_internal
-        ]
-
-    def namespaces(self) -> list[str]:
-        """Every namespace that has a topic, in byte order."""
-        self._store.require_up()
-        live = self._state.topics.live()
-        return sorted({each.namespace for each in live if not each.is_internal})
+        return [each for each in self._state.topics.live() if namespace in (None, each.namespace)]
 
     def figures(self) -> Iterator[tuple[TopicId, int, int]]:
         """The messages and payload bytes that were published to each topic since the start; topics
@@ -502,8 +495,35 @@ def routes(changes: TopicChanges) -> list[Route]:
         Route(operations.CREATE_TOPIC, handlers.create),
         Route(operations.GET_TOPIC, handlers.get),
         Route(operations.DELETE_TOPIC, handlers.delete),
-        Route(operations.LIST_NAMESPACES, handlers.namespaces),
-        Route(operations.LIST_TOPICS, handlers.list),
+        *listing_routes(changes.live),
+    ]
+
+
+def listing_routes(live: Callable[[str | None], Awaitable[Sequence[TopicId]]]) -> list[Route]:
+    """The HTTP routes that list namespaces, topics and consumer groups; `live` as in
+    `TopicChanges`."""
+
+    async def namespaces(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        topics = await live(None)
+        return json_reply(sorted({each.namespace for each in topics if not each.is_internal}))
+
+    async def names_in(request: Request) -> list[str]:
+        read_query(request.query, parameters=())
+        topics = await live(check_name(request.parameters["ns"], what="namespace"))
+        return [each.name for each in topics]
+
+    async def topics(request: Request) -> Reply:
+        return json_reply([each for each in await names_in(request) if ":" not in each])
+
+    async def groups(request: Request) -> Reply:
+        names = await names_in(request)
+        return json_reply([each[: -len(GROUP_LOG)] for each in names if each.endswith(GROUP_LOG)])
+
+    return [
+        Route(operations.LIST_NAMESPACES, namespaces),
+        Route(operations.LIST_TOPICS, topics),
+        Route(operations.LIST_GROUPS, groups),
     ]
 
 
@@ -524,15 +544,6 @@ class _TopicRoutes:
     def __init__(self, changes: TopicChanges) -> None:
         self._changes = changes
 
-    async def namespaces(self, request: Request) -> Reply:
-        read_query(request.query, parameters=())
-        return json_reply(self._changes.namespaces())
-
-    async def list(self, request: Request) -> Reply:
-        read_query(request.query, parameters=())
-        namespace = check_name(request.parameters["ns"], what="namespace")
-        return json_reply(self._changes.names(namespace))
-
     async def create(self, request: Request) -> Reply:
         topic, properties, count = self._named_properties(request)
         await self._changes.create(topic, properties, partition_count=1 if count is None else count)
@@ -544,8 +555,7 @@ class _TopicRoutes:
         return EMPTY_REPLY
 
     async def change(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters={"dryRun"})
-        _require_whole(topic)
+        topic = _whole_topic(request, parameters={"dryRun"})
         value = _properties_value(request)
         removed = [name for name, given in value.items() if given is None]
         if kept := sorted({"generation", "partitions"} & set(removed)):
@@ -561,13 +571,12 @@ class _TopicRoutes:
                 "properties": changed.properties,
                 "partitions": changed.partitions.active,
                 "retired": changed.partitions.retired,
-                "expires": _expiring_body(changed.expiring),
+                "expires": changed.expiring and to_json(changed.expiring),
             }
         )
 
     def _named_properties(self, request: Request) -> tuple[TopicId, Mapping[str, str], int | None]:
-        topic = topic_of(request)
-        _require_whole(topic)
+        topic = _whole_topic(request)
         return topic, *parse_properties(_properties_value(request))
 
     async def get(self, request: Request) -> Reply:
@@ -575,8 +584,7 @@ class _TopicRoutes:
         return json_reply(topic_body(topic, self._changes.get(topic)))
 
     async def delete(self, request: Request) -> Reply:
-        topic = topic_of(request)
-        _require_whole(topic)
+        topic = _whole_topic(request)
         read_object(request.body, request.content_type, members=(), what="the deletion of a topic")
         await self._changes.delete(topic)
         return EMPTY_REPLY
@@ -609,23 +617,15 @@ def _properties_value(request: Request) -> Mapping[str, object]:
     return {**value, **numbers_as_written(request.body)}
 
 
-def _expiring_body(expiring: Expiring | None) -> Mapping[str, object] | None:
-    if expiring is None:
-        return None
-    return {
-        "messages": expiring.count,
-        "isLowerBound": expiring.is_lower_bound,
-        "oldest": expiring.oldest_ms,
-        "keptFrom": expiring.kept_from_ms,
-    }
-
-
-def _require_whole(topic: TopicId) -> None:
+def _whole_topic(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
+    """The topic of a request, which may name no partition."""
+    topic = topic_of(request, parameters=parameters)
     if topic.number is not None:
         raise BadRequestError(
             f"{topic} is a partition of {topic.base}: it is created, changed and deleted with the "
             "topic, whose property partitions is the number of its partitions"
         )
+    return topic
 
 
 def parse_properties(value: object) -> tuple[dict[str, str], int | None]:

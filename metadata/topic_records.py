@@ -113,11 +113,12 @@ class TopicRecords:
         DamagedEntryError."""
         return PERSISTENCE.of_topics(self._store, (KIND,))
 
-    def topic_names(self, namespace: str) -> list[str]:
-        """The names of the topics that exist in a namespace, in order; none is no error. It is no
+    def live(self, namespace: str | None) -> list[TopicId]:
+        """The topics that exist in a namespace, or in all, in order; none is no error. It is no
         snapshot. Raises: DamagedEntryError."""
-        records = PERSISTENCE.of_topics(self._store, (KIND, namespace))
-        return sorted(topic.name for topic, found in records if found.value.generation > 0)
+        prefix = (KIND,) if namespace is None else (KIND, namespace)
+        records = PERSISTENCE.of_topics(self._store, prefix)
+        return sorted(topic for topic, found in records if found.value.generation > 0)
 
 
 PERSISTENCE = RecordKind(

@@ -22,7 +22,7 @@ from cluster.forwarding import (
 from cluster.leader_election import KEY as LEADER_KEY
 from cluster.leader_election import Election, FilesRecord, Tenancy
 from cluster.membership import Membership
-from cluster.operator_routes import JoinedCluster, listing_routes
+from cluster.operator_routes import JoinedCluster, live_topics
 from cluster.operator_routes import routes as cluster_routes
 from cluster.partitions_client import PartitionsClient
 from cluster.peers import Peers
@@ -33,6 +33,7 @@ from kernel.requests_and_replies import Route
 from messaging.engines.engine_interface import StoreError
 from messaging.engines.hbase.engine import HBaseOpener
 from messaging.service import MessagingService
+from messaging.topic_changes import listing_routes
 from messaging.topic_handover import TopicHandover
 from metadata.member_records import ServerInfo
 from metadata.store_interface import MetadataError, MetadataStore
@@ -182,13 +183,16 @@ class ClusterMember:
         """The routes of this server: each is answered by the server that owns the topic or leads
         transactions; listings have the topics of all servers; and those below /v1/cluster."""
         of_cluster = [
-            *listing_routes(self.joined, in_thread=self._in_thread),
+            *listing_routes(self._live_topics),
             *cluster_routes(self.joined, self, self.peers, in_thread=self._in_thread),
             *(self._proven(each) for each in self.transactions.serve(transactions)),
         ]
         replaced = {each.operation for each in of_cluster}
         own = [each for each in routes if each.operation not in replaced]
         return [counted(each, self._counts) for each in (*map(self._routed, own), *of_cluster)]
+
+    async def _live_topics(self, namespace: str | None) -> list[TopicId]:
+        return await live_topics(self.joined().persistence, namespace, in_thread=self._in_thread)
 
     def _routed(self, route: Route) -> Route:
         match route.operation.answered_by:

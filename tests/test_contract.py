@@ -83,7 +83,9 @@ def test_the_table_of_endpoints_is_that_of_the_openapi() -> None:
 
 
 def test_the_routes_are_those_of_the_table() -> None:
-    unused: Any = SimpleNamespace(runner=None)  # only the addresses are read; no handler is called
+    unused: Any = SimpleNamespace(
+        runner=None, live=None
+    )  # only addresses are read, and no handler called
     routes = (
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))

@@ -71,7 +71,6 @@ def routes(
         Route(operations.GET_GROUP_PREFERENCES, handlers.preferences),
         Route(operations.SET_GROUP_PREFERENCES, handlers.set_preferences),
         Route(operations.UPDATE_GROUP_PREFERENCES, handlers.update_preferences),
-        Route(operations.LIST_GROUPS, handlers.list),
     ]
 
 
@@ -199,11 +198,6 @@ class _Routes:
         members_of(request, members=(), what="the deletion of a group")
         await self._coordinator.delete(log)
         return EMPTY_REPLY
-
-    async def list(self, request: Request) -> Reply:
-        read_query(request.query, parameters=())
-        namespace = check_name(request.parameters["ns"], what="namespace")
-        return json_reply(self._coordinator.names(namespace))
 
     def _view_form(self, view: MemberView) -> dict[str, object]:
         settings = self._coordinator.settings

@@ -10,7 +10,7 @@ from cluster.draining import Drain
 from cluster.forwarding import topic_route
 from cluster.leader_election import Election
 from cluster.membership import Membership
-from cluster.operator_routes import JoinedCluster, listing_routes, routes
+from cluster.operator_routes import JoinedCluster, live_topics, routes
 from cluster.peers import Peers
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts, counted
@@ -18,6 +18,7 @@ from cluster.topic_claims import TopicClaims
 from kernel.event_loop import Arrivals
 from kernel.owner_floor import NO_FLOOR, Floor
 from kernel.requests_and_replies import Reply, Request, Route, json_reply
+from messaging.topic_changes import listing_routes
 from metadata.store_interface import MetadataStore
 from metadata.topic_owner_records import OwnerRecords
 from metadata.topic_records import TopicRecords
@@ -175,6 +176,9 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
         made[0].answered.append(request.parameters["t"])
         return json_reply({"name": request.parameters["t"]})
 
+    async def live(namespace: str | None) -> list[TopicId]:
+        return await live_topics(joined().persistence, namespace, in_thread=asyncio.to_thread)
+
     reach = Reach(
         reaches_hbase=lambda: False,
         read_store_id=lambda: None,
@@ -188,7 +192,7 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
 
     all_routes = [
         topic_route(Route(GET_TOPIC, show), Topics(), peers),
-        *listing_routes(joined, in_thread=asyncio.to_thread),
+        *listing_routes(live),
         *routes(joined, Topics(), peers, in_thread=asyncio.to_thread),
         *metric_routes(metrics, read_metrics),
     ]

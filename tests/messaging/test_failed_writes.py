@@ -190,7 +190,7 @@ async def test_a_refusal_based_on_a_pending_change_fails_with_it(world: FlakyWor
             return_exceptions=True,
         )
         assert [type(answer) for answer in answers] == [StorageUnavailableError] * 2
-        assert service.topics.names("default") == []
+        assert await service.topics.live("default") == []
 
         answers = await asyncio.gather(
             service.topics.create(AUDIT, {}),

@@ -158,7 +158,7 @@ async def test_partitions_are_created_changed_and_deleted_with_their_topic(
     await service.topics.update(ORDERS, {"ttl": "200", "owner": "me"}, partition_count=2)
     await service.topics.update(ORDERS, {"ttl": "300"}, partition_count=4)
 
-    assert service.topics.names("shop") == ["orders"]
+    assert await service.topics.live("shop") == [TopicId("shop", "orders")]
     assert service.topics.get(ORDERS).partitions == Partitions((0, 1, 3, 4), (2,), 5)
     for number in (0, 1, 2, 3, 4):
         assert service.topics.get(ORDERS.partition(number)).properties == {"ttl": "300"}

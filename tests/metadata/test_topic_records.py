@@ -120,9 +120,10 @@ def test_the_names_of_a_namespace_are_those_of_its_existing_topics(store: Metada
         info = PersistenceInfo(generation=generation)
         manager.write_topic_persistence_info(topic, info, Expected.NEW)
 
-    assert manager.topic_names("shop") == ["a.b", "orders"]
-    assert manager.topic_names("shop2") == ["other"]
-    assert manager.topic_names("none") == []
+    assert [each.name for each in manager.live("shop")] == ["a.b", "orders"]
+    assert [each.name for each in manager.live("shop2")] == ["other"]
+    assert manager.live("none") == []
+    assert {each.namespace for each in manager.live(None)} == {"shop", "shop2"}
 
 
 def test_a_scan_has_every_topic_also_deleted_ones(store: MetadataStore) -> None:

@@ -63,10 +63,6 @@ CLOCK_RECORD_INTERVAL_MS = 60_000  # ms; an idle server still records that it li
 OPEN_AGAIN_MS = 5_000
 
 
-def _no_reason() -> str | None:
-    return None
-
-
 def _observers(
     settings: MessagingSettings, store: OpenStore, state: StoreState, committer: WriteQueue
 ) -> RegionObservers | None:
@@ -99,7 +95,7 @@ class MessagingService:
         *,
         observe: Callable[[str, float], None],
         groups: GroupSettings = GroupSettings(),  # noqa: B008 - a frozen value
-        new_store_refusal: Callable[[], str | None] = _no_reason,
+        new_store_refusal: Callable[[], str | None] = lambda: None,
         end_file: StoreEndFile | None = None,
         space: SpaceOnDisk = SpaceOnDisk(),  # noqa: B008 - a frozen value
         holder_check: StoreHolderCheck | None = None,

@@ -15,40 +15,19 @@ from time import sleep
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-import happybase
-from Hbase_thrift import (  # happybase makes this module when it is loaded, so not before it
-    AlreadyExists,
-    BatchMutation,
-    ColumnDescriptor,
-    IllegalArgument,
-    Mutation,
-    TScan,
-)
+import happybase as happybase
+
+# happybase makes this module when it is loaded, so not before it.
+from Hbase_thrift import AlreadyExists as AlreadyExists
+from Hbase_thrift import BatchMutation as BatchMutation
+from Hbase_thrift import ColumnDescriptor as ColumnDescriptor
+from Hbase_thrift import IllegalArgument as IllegalArgument
 from Hbase_thrift import IOError as HBaseError
-from thriftpy2.thrift import TException
+from Hbase_thrift import Mutation as Mutation
+from Hbase_thrift import TScan as TScan
+from thriftpy2.thrift import TException as TException
 
 from tuff_storage.disk.locks import CallsInFlight, StoreError
-
-__all__ = [
-    "REFUSALS",
-    "Addresses",
-    "AlreadyExists",
-    "BatchMutation",
-    "ClosedError",
-    "ColumnDescriptor",
-    "Connection",
-    "Gateways",
-    "HBaseError",
-    "IllegalArgument",
-    "Mutation",
-    "TException",
-    "TScan",
-    "UnansweredError",
-    "call_parts",
-    "error_text",
-    "happybase",
-    "thrift1_connection",
-]
 
 T = TypeVar("T")
 Connection = Any  # happybase has no types

@@ -11,27 +11,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from messaging.model.row_format import Row
-from tuff_storage.disk.locks import StoreError
-
-__all__ = [
-    "SCAN_CHUNK_COUNT_MAX",
-    "CanBeTakenOver",
-    "CanCompact",
-    "Chunks",
-    "Corruption",
-    "Engine",
-    "HasRegions",
-    "Interruptible",
-    "Piece",
-    "Row",
-    "Rows",
-    "SharedStore",
-    "StoreDamagedError",
-    "StoreError",
-    "TakenOverError",
-    "in_chunks",
-]
+from messaging.model.row_format import Row as Row
+from tuff_storage.disk.locks import StoreError as StoreError
 
 Rows = Generator[Row, None, None]  # in the order of their keys
 Chunks = Generator[list[Row], None, None]  # the same rows in lists, none of them empty

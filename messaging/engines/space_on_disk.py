@@ -4,14 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 
-def _no_reason() -> str | None:
-    return None
-
-
-def _unknown() -> int | None:
-    return None
-
-
 async def _nothing() -> None:
     pass
 
@@ -36,8 +28,8 @@ class SpaceOnDisk:
     unknown. `release_spare` adds the space that is kept for writes that make room.
     `disks` has the space of each disk of the server, for people."""
 
-    lack: Callable[[], str | None] = _no_reason
-    lack_of_last: Callable[[], str | None] = _no_reason
-    free_bytes: Callable[[], int | None] = _unknown
+    lack: Callable[[], str | None] = lambda: None
+    lack_of_last: Callable[[], str | None] = lambda: None
+    free_bytes: Callable[[], int | None] = lambda: None
     release_spare: Callable[[], Awaitable[None]] = _nothing
     disks: Callable[[], Sequence[DiskSpace]] = tuple

@@ -9,8 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
-from cluster.forwarding import Owner
-from cluster.peers import PeerRefusedError, Peers, resolve_future
+from cluster.peers import Owner, PeerRefusedError, Peers, resolve_future
 from kernel.event_loop import Spawn
 from kernel.requests_and_replies import Reply, Request, Route
 from metadata.json_values import Fields

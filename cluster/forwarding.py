@@ -11,13 +11,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import quote, urlencode
 
 import orjson
 
-from cluster.peers import Peers, PeerUnansweredError
+from cluster.leader_election import Election
+from cluster.peers import Owner, Peers, PeerUnansweredError
 from cluster.session_forwarding import http_request, session_reply
+from cluster.topic_claims import TopicClaims
 from kernel.requests_and_replies import Reply, Request, Route
 from messaging.groups.consumer_routes import group_log
 from messaging.read.long_poll_of_topics import topics_in
@@ -49,45 +50,7 @@ SUSPENDED = (
 _MOVING = f'"{OwnershipMovingError.code}"'.encode()  # in the problem document of another server
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Another server of the cluster, and the address at which the servers reach it."""
-
-    server_id: str
-    url: str
-
-
-class Ownership(Protocol):
-    """The owner of each topic."""
-
-    async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
-        """The server that owns the topic, or shall claim it; None if it is this one, which then
-        serves it.
-
-        `is_forwarded`: another server has sent the request here, so this server claims a topic that
-        has no owner. `creates`: the request creates the topic, so it need not exist.
-
-        Raises: OwnershipMovingError, TopicNotFoundError.
-        """
-
-    def forget(self, topic: TopicId) -> None:
-        """The server that `owner_of` found did not own the topic."""
-
-    async def note_change(self, topic: TopicId) -> None:
-        """A topic of this server was created or deleted."""
-
-
-class Leader(Protocol):
-    """The server that leads transactions, as far as this one knows."""
-
-    def leader(self) -> Owner | None:
-        """The server that leads; None if it is this one.
-
-        Raises: TransactionsUnavailableError: none is known to.
-        """
-
-
-def topic_route(route: Route, ownership: Ownership, peers: Peers) -> Route:
+def topic_route(route: Route, ownership: Callable[[], TopicClaims], peers: Peers) -> Route:
     """A route that forwards requests about topics that another server owns."""
     creates = route.operation.creates_subject
     if route.operation in (CREATE_TOPIC, DELETE_TOPIC):
@@ -98,22 +61,22 @@ def topic_route(route: Route, ownership: Ownership, peers: Peers) -> Route:
             topic = _topic_of(request)
         except InvalidNameError:
             return None  # this server refuses it as well as any
-        return await ownership.owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
+        return await ownership().owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
 
     return _asked_again(server_route(route, owner_of, peers), ownership)
 
 
-def topics_route(route: Route, ownership: Ownership, peers: Peers) -> Route:
+def topics_route(route: Route, ownership: Callable[[], TopicClaims], peers: Peers) -> Route:
     """A route for waits for topics that several servers may own: all are asked at once, and
     the first that finds something answers."""
     return route.wrapped(_TopicsWait(route, ownership, peers).answer)
 
 
-def leader_route(route: Route, leadership: Leader, peers: Peers) -> Route:
+def leader_route(route: Route, election: Callable[[], Election], peers: Peers) -> Route:
     """A route that forwards requests to the server that leads transactions."""
 
     async def owner_of(_request: Request) -> Owner | None:
-        return leadership.leader()
+        return election().leader()
 
     return server_route(route, owner_of, peers, doubtful=TransactionsUnavailableError)
 
@@ -141,12 +104,16 @@ def server_route(
         target = _target_at(owner, route, request)
         if request.wants_redirect:
             return _redirect(owner, target)
-        forward, within_s = peers.forward, ANSWER_S_MAX
-        if _may_wait(request):
-            forward, within_s = peers.forward_poll, WAIT_S_MAX + ANSWER_S_MAX
+        waits = any(name == "wait" for name, _ in request.query)
+        within_s = WAIT_S_MAX + ANSWER_S_MAX if waits else ANSWER_S_MAX
         try:
-            return await forward(
-                owner.url, route.operation.method, target, request, within_s=within_s
+            return await peers.forward(
+                owner.url,
+                route.operation.method,
+                target,
+                request,
+                within_s=within_s,
+                waits=waits,
             )
         except PeerUnansweredError as error:
             raise _unanswered(route, error, doubtful) from None
@@ -224,7 +191,7 @@ def _unanswered(
     )
 
 
-def _asked_again(route: Route, ownership: Ownership) -> Route:
+def _asked_again(route: Route, ownership: Callable[[], TopicClaims]) -> Route:
     """A route whose requests are answered by a second server if the first one did not own the
     topic: what is remembered of owners may be old. That server executed nothing."""
 
@@ -232,12 +199,12 @@ def _asked_again(route: Route, ownership: Ownership) -> Route:
         try:
             reply = await route.handler(request)
         except OwnershipMovingError:
-            ownership.forget(_topic_of(request))
+            ownership().forget(_topic_of(request))
             raise
         if reply.status != OwnershipMovingError.status or _MOVING not in reply.body:
             return reply
         # Without this, requests would be forwarded to the former owner for ever.
-        ownership.forget(_topic_of(request))
+        ownership().forget(_topic_of(request))
         return await route.handler(request)
 
     return route.wrapped(handler)
@@ -248,7 +215,7 @@ class _TopicsWait:
     """A wait for topics of several owners; each owner gets the part of its topics."""
 
     route: Route
-    ownership: Ownership
+    ownership: Callable[[], TopicClaims]
     peers: Peers
 
     async def answer(self, request: Request) -> Reply:
@@ -272,7 +239,7 @@ class _TopicsWait:
         try:
             topic = topic_in(request.parameters["ns"], name)
             is_forwarded = request.is_forwarded
-            return await self.ownership.owner_of(topic, is_forwarded=is_forwarded, creates=False)
+            return await self.ownership().owner_of(topic, is_forwarded=is_forwarded, creates=False)
         except (InvalidNameError, TopicNotFoundError):
             return None
 
@@ -285,18 +252,19 @@ class _TopicsWait:
             return await self.route.handler(part)
         target = _target_at(owner, self.route, request)
         try:
-            reply = await self.peers.forward_poll(
+            reply = await self.peers.forward(
                 owner.url,
                 self.route.operation.method,
                 target,
                 part,
                 within_s=WAIT_S_MAX + ANSWER_S_MAX,
+                waits=True,
             )
         except PeerUnansweredError as error:
             raise _unanswered(self.route, error, StorageOutcomeUnknownError) from None
         if reply.status == OwnershipMovingError.status and _MOVING in reply.body:
             for name in topics:
-                self.ownership.forget(topic_in(request.parameters["ns"], name))
+                self.ownership().forget(topic_in(request.parameters["ns"], name))
         return reply
 
 
@@ -313,14 +281,14 @@ async def _first_found(asked: Collection[asyncio.Future[Reply]]) -> Reply:
     return empty
 
 
-def _noted(route: Route, ownership: Ownership) -> Route:
+def _noted(route: Route, ownership: Callable[[], TopicClaims]) -> Route:
     async def handler(request: Request) -> Reply:
         try:
             return await route.handler(request)
         finally:
             # Also after an error: an earlier call may have changed the topic, with an unknown
             # outcome, and then a later one is refused since it is done already.
-            await ownership.note_change(_topic_of(request))
+            await ownership().note_change(_topic_of(request))
 
     return route.wrapped(handler)
 
@@ -330,10 +298,6 @@ def _topic_of(request: Request) -> TopicId:
     if "g" in request.parameters:
         return group_log(request)
     return topic_id(request.parameters["ns"], request.parameters["t"]).unit
-
-
-def _may_wait(request: Request) -> bool:
-    return any(name == "wait" for name, _ in request.query)
 
 
 def _redirect(owner: Owner, target: str) -> Reply:

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from cluster.forwarding import Owner
+from cluster.peers import Owner
 from kernel.log_events import event
 from kernel.owner_floor import Identity
 from metadata.json_values import RecordKind

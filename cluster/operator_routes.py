@@ -8,10 +8,10 @@ from functools import partial
 from typing import TypeVar
 
 from cluster.draining import Drain
-from cluster.forwarding import WAIT_S_MAX, Owner, Ownership, server_route, topic_route
+from cluster.forwarding import WAIT_S_MAX, server_route, topic_route
 from cluster.leader_election import Election
 from cluster.membership import Membership
-from cluster.peers import Peers
+from cluster.peers import Owner, Peers
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import InThread
 from kernel.owner_floor import Identity
@@ -53,7 +53,7 @@ class JoinedCluster:
 
 
 def routes(
-    joined: Callable[[], JoinedCluster], topics: Ownership, peers: Peers, *, in_thread: InThread
+    joined: Callable[[], JoinedCluster], peers: Peers, *, in_thread: InThread
 ) -> list[Route]:
     """The routes below /v1/cluster. `joined` raises StartingError before the server has joined."""
     shown_to = _Shown(joined, in_thread)
@@ -62,7 +62,7 @@ def routes(
     return [
         Route(operations.GET_CLUSTER, shown_to.cluster),
         Route(operations.LIST_OWNERS, shown_to.topics),
-        topic_route(move, topics, peers),
+        topic_route(move, lambda: joined().ownership, peers),
         *(
             server_route(Route(operation, handler), changes.server, peers)
             for operation, handler in (

@@ -43,6 +43,14 @@ _OF_THE_CONNECTION = frozenset(
 _NOT_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Another server of the cluster, and the address at which the servers reach it."""
+
+    server_id: str
+    url: str
+
+
 class PeerUnansweredError(Exception):
     """Another server gave no answer. `was_sent` False: it received nothing, and executed nothing.
     True: it may have executed the request, or still will."""
@@ -76,26 +84,27 @@ class Peers:
         self._calls = _Connections(spawn, tls)
 
     async def forward(
-        self, base_url: str, method: str, target: str, request: Request, *, within_s: float
+        self,
+        base_url: str,
+        method: str,
+        target: str,
+        request: Request,
+        *,
+        within_s: float,
+        waits: bool = False,
     ) -> Reply:
         """The reply of another server to a request of a client, with `Tuff-Owner` added.
 
         `target` is the path and the query with their escapes. `within_s` limits the whole exchange.
+        `waits`: the request is a read that may wait for long. If the caller gives up because its
+        client has disconnected, the connection is closed, and the other server sees the same.
 
         Raises: PeerUnansweredError.
         """
         fields = self._forwarded_fields(request)
         sent = _Exchange(base_url, method, target, fields, request.body, within_s)
-        return _reply(base_url, await self._requests.answer_of(sent))
-
-    async def forward_poll(
-        self, base_url: str, method: str, target: str, request: Request, *, within_s: float
-    ) -> Reply:
-        """Forward a read that may wait for long. If the caller gives up because its
-        client has disconnected, the connection is closed, and the other server sees the same."""
-        fields = self._forwarded_fields(request)
-        sent = _Exchange(base_url, method, target, fields, request.body, within_s)
-        return _reply(base_url, await self._polls.answer_of(sent))
+        connections = self._polls if waits else self._requests
+        return _reply(base_url, await connections.answer_of(sent))
 
     @property
     def polls_count(self) -> int:

@@ -23,8 +23,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from cluster.forwarding import Owner
 from cluster.membership import Membership
+from cluster.peers import Owner
 from kernel.event_loop import FutureTask, InThread
 from kernel.owner_floor import NO_FLOOR, Floor, Identity
 from messaging.log.topics import topic_not_found
@@ -117,6 +117,9 @@ class TopicClaims:
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         """The server that owns the topic, or shall claim it; None if it is this one, which then
         serves it.
+
+        `is_forwarded`: another server has sent the request here, so this server claims a topic that
+        has no owner. `creates`: the request creates the topic, so it need not exist.
 
         Raises:
             TopicNotFoundError: no topic ever had this name, and the request does not create it.

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cluster.calls import Calls, SharedCall
-from cluster.forwarding import Owner, Ownership
 from cluster.membership import Membership
-from cluster.peers import PeerUnansweredError
+from cluster.peers import Owner, PeerUnansweredError
+from cluster.topic_claims import TopicClaims
 from cluster.transaction_rows_service import TransactionRowsService
 from kernel.event_loop import FutureTask, InThread, Spawn
 from kernel.owner_floor import Identity
@@ -80,7 +80,7 @@ class TransactionRowsClient:
         calls: Calls,
         local: MessageRows,
         here: TransactionRowsService,
-        ownership: Ownership,
+        ownership: Callable[[], TopicClaims],
         servers: Callable[[], Membership],
         *,
         shared_index: Callable[[], Awaitable[Iterable[IndexedRange]]],
@@ -423,7 +423,7 @@ class TransactionRowsClient:
 
     async def _owner_of(self, topic: TopicId) -> OwningServer:
         """Raises: OwnershipMovingError, TopicNotFoundError."""
-        owner = await self._ownership.owner_of(topic, is_forwarded=False, creates=False)
+        owner = await self._ownership().owner_of(topic, is_forwarded=False, creates=False)
         server_id = self._me().server_id if owner is None else owner.server_id
         found = self._acknowledged.get(server_id)
         if found is None:
@@ -444,7 +444,7 @@ class TransactionRowsClient:
     def _forget_owners(self, entries: Iterable[PublishEntry]) -> None:
         """What is remembered of the owners may be old: read it again."""
         for entry in entries:
-            self._ownership.forget(entry.topic.unit)
+            self._ownership().forget(entry.topic.unit)
 
     async def _check(self, server: OwningServer, entries: Sequence[PublishEntry]) -> None:
         bodies = [json_bodies.publish_entry_to_json(entry) for entry in entries]
@@ -486,7 +486,7 @@ class TransactionRowsClient:
             await self._call(server, "aside", body)
         except OwnershipMovingError:
             for topic in topics:
-                self._ownership.forget(topic)
+                self._ownership().forget(topic)
             raise
         except PeerUnansweredError as error:
             if error.was_sent:
@@ -520,7 +520,7 @@ class TransactionRowsClient:
                     done = await self._delivered(topic, asked)
                 except (PeerUnansweredError, TuffError) as error:
                     log.info("the end of transactions in %s is reported later: %s", topic, error)
-                    self._ownership.forget(topic)  # that server may not be the owner any more
+                    self._ownership().forget(topic)  # that server may not be the owner any more
                     done = []
                 for pointer in done:
                     pending.pop(pointer, None)

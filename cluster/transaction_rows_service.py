@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cluster.calls import CallHandler
-from cluster.forwarding import Owner, Ownership
-from cluster.peers import resolve_future
+from cluster.peers import Owner, resolve_future
+from cluster.topic_claims import TopicClaims
 from cluster.transactions_client import TransactionsClient
 from kernel import request_bodies
 from kernel.event_loop import Spawn, settle
@@ -49,7 +49,7 @@ class TransactionRowsService:
         me: Callable[[], Identity],
         transactions: TransactionsClient,
         rows: TransactionRows,
-        ownership: Ownership,
+        ownership: Callable[[], TopicClaims],
         *,
         spawn: Spawn,
     ) -> None:
@@ -249,7 +249,7 @@ class TransactionRowsService:
 
     async def _serve(self, topic: TopicId) -> None:
         """Raises: OwnershipMovingError, TopicNotFoundError."""
-        owner = await self._ownership.owner_of(topic, is_forwarded=True, creates=False)
+        owner = await self._ownership().owner_of(topic, is_forwarded=True, creates=False)
         if owner is not None:
             raise _moved(topic, owner)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from cluster.calls import Calls, SharedCall
-from cluster.forwarding import Leader
+from cluster.leader_election import Election
 from cluster.peers import PeerUnansweredError, resolve_future
 from kernel.event_loop import Spawn
 from kernel.owner_floor import Identity
@@ -81,13 +81,13 @@ class TransactionsClient:
     def __init__(
         self,
         me: Callable[[], Identity],
-        leader: Leader,
+        election: Callable[[], Election],
         calls: Calls,
         *,
         spawn: Spawn,
     ) -> None:
         self._me = me
-        self._leader = leader
+        self._election = election
         self._calls = calls
         self._spawn = spawn
         self._last_number = 0
@@ -177,7 +177,7 @@ class TransactionsClient:
             "incarnation": self._me().incarnation,
         }
         try:
-            reply = await self._calls.call(self._leader.leader(), name, asked)
+            reply = await self._calls.call(self._election().leader(), name, asked)
         except PeerUnansweredError as error:
             raise TransactionsUnavailableError(
                 f"the leader of transactions does not answer: {error}; nothing was written, try "

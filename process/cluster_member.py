@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from cluster.draining import Drain
 from cluster.forwarding import (
-    Owner,
     leader_route,
     proven_route,
     topic_route,
@@ -97,10 +96,10 @@ class ClusterMember:
         self._runtime = runtime
         self._tables = tables
         self._messages = f"hbase {settings.hbase.prefix}"
-        messaging.groups.log_changed = self.note_change
+        messaging.groups.log_changed = lambda log: self.ownership.note_change(log)
         self._handover = TopicHandover(messaging.store, messaging.state, messaging.committer)
         self.peers = peers
-        messaging.groups.other_owners = PartitionsClient(self, peers)
+        messaging.groups.other_owners = PartitionsClient(self._topic_claims, peers)
         self._open_metadata = open_metadata
         self._in_thread = runtime.threads("metadata", METADATA_THREADS)
         self._reach = _reach(runtime, messaging, transaction_files)
@@ -113,7 +112,7 @@ class ClusterMember:
         self._joined: JoinedCluster | None = None
         self._files_record: FilesRecord | None = None  # once this server leads
         self.transactions = ClusterTransactions(
-            self, messaging, in_thread=self._in_thread, spawn=runtime.spawn
+            self.joined, peers, messaging, in_thread=self._in_thread, spawn=runtime.spawn
         )
         self._published: tuple[int, bool] | None = None
         self._published_reach = (False, False)  # of HBase and of the directory
@@ -132,6 +131,9 @@ class ClusterMember:
     @property
     def ownership(self) -> TopicClaims:
         """Raises: StartingError: this server has not joined yet."""
+        return self.joined().ownership
+
+    def _topic_claims(self) -> TopicClaims:
         return self.joined().ownership
 
     async def join(self, address: str) -> None:
@@ -184,7 +186,7 @@ class ClusterMember:
         transactions; listings have the topics of all servers; and those below /v1/cluster."""
         of_cluster = [
             *listing_routes(self._live_topics),
-            *cluster_routes(self.joined, self, self.peers, in_thread=self._in_thread),
+            *cluster_routes(self.joined, self.peers, in_thread=self._in_thread),
             *(self._proven(each) for each in self.transactions.serve(transactions)),
         ]
         replaced = {each.operation for each in of_cluster}
@@ -197,11 +199,11 @@ class ClusterMember:
     def _routed(self, route: Route) -> Route:
         match route.operation.answered_by:
             case Server.TOPIC_OWNER:
-                return self._proven(topic_route(route, self, self.peers))
+                return self._proven(topic_route(route, self._topic_claims, self.peers))
             case Server.LEADER:
-                return self._proven(leader_route(route, self, self.peers))
+                return self._proven(leader_route(route, lambda: self.joined().election, self.peers))
             case Server.ANY if route.operation is WAIT_FOR_TOPICS:
-                return self._proven(topics_route(route, self, self.peers))
+                return self._proven(topics_route(route, self._topic_claims, self.peers))
             case Server.ANY:
                 return route
 
@@ -228,22 +230,6 @@ class ClusterMember:
     def metrics(self) -> Iterable[Metric]:
         """The metrics of this server in its cluster."""
         return of_cluster(self._joined, self._counts, self._reach)
-
-    async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
-        """The owner of a topic; None: this server."""
-        return await self.ownership.owner_of(topic, is_forwarded=is_forwarded, creates=creates)
-
-    async def note_change(self, topic: TopicId) -> None:
-        """Tell the owner that the topic was created or deleted."""
-        await self.ownership.note_change(topic)
-
-    def forget(self, topic: TopicId) -> None:
-        """Forget what is known of the owner of a topic."""
-        self.ownership.forget(topic)
-
-    def leader(self) -> Owner | None:
-        """The server that leads transactions; None: this one."""
-        return self.joined().election.leader()
 
     def tenancy(self) -> Tenancy | None:
         """The proof that this server leads transactions; None if another one does, or nobody."""
@@ -282,7 +268,7 @@ class ClusterMember:
     def why_not_leading(self) -> str:
         """Why transactions are not open here, in a sentence."""
         try:
-            owner = self.leader()
+            owner = self.joined().election.leader()
         except TransactionsUnavailableError as error:
             return error.detail
         return f"{owner.server_id} at {owner.url} leads transactions" if owner else "starting"

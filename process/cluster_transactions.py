@@ -2,10 +2,13 @@
 the leader, the messages of all servers for its transaction service (decision 0042)."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from cluster.calls import Calls
+from cluster.operator_routes import JoinedCluster
+from cluster.peers import Peers
+from cluster.topic_claims import TopicClaims
 from cluster.transaction_rows_client import TransactionRowsClient
 from cluster.transaction_rows_service import TransactionRowsService
 from cluster.transactions_client import TransactionsClient
@@ -17,9 +20,6 @@ from messaging.log.loading import load_index
 from messaging.service import MessagingService
 from tx.service import TransactionManager
 
-if TYPE_CHECKING:
-    from process.cluster_member import ClusterMember
-
 TICK_S = 2.0  # seconds between two reports of this server to the leader
 
 
@@ -28,15 +28,16 @@ class ClusterTransactions:
 
     def __init__(
         self,
-        member: "ClusterMember",
+        joined: Callable[[], JoinedCluster],
+        peers: Peers,
         messaging: MessagingService,
         *,
         in_thread: InThread,
         spawn: Spawn,
     ) -> None:
-        self._joined = joined = member.joined
+        self._joined = joined
         self._spawn = spawn
-        self._calls = calls = Calls(member.peers)
+        self._calls = calls = Calls(peers)
         self._is_closed = asyncio.Event()
         self._prepared: int | None = None  # the epoch in which this server may open transactions
         self._preparing: int | None = None
@@ -45,15 +46,19 @@ class ClusterTransactions:
         def me() -> Identity:
             return joined().identity
 
-        self.of_leader = TransactionsClient(me, member, calls, spawn=spawn)
-        rows = messaging.rows
-        self._owned = TransactionRowsService(me, self.of_leader, rows, member, spawn=spawn)
+        def ownership() -> TopicClaims:
+            return joined().ownership
+
+        self.of_leader = TransactionsClient(me, lambda: joined().election, calls, spawn=spawn)
+        self._owned = TransactionRowsService(
+            me, self.of_leader, messaging.rows, ownership, spawn=spawn
+        )
         self.rows = TransactionRowsClient(
             me,
             calls,
-            rows,
+            messaging.rows,
             self._owned,
-            member,
+            ownership,
             lambda: joined().membership,
             shared_index=lambda: messaging.store.read(load_index),
             in_thread=in_thread,

@@ -480,9 +480,11 @@ class Components:
     async def _create_topic(self, topic: TopicId) -> None:
         if self.cluster is None:
             await self.messaging.topics.create(topic, {})
-        elif await self.cluster.owner_of(topic, is_forwarded=True, creates=True) is None:
+            return
+        ownership = self.cluster.ownership
+        if await ownership.owner_of(topic, is_forwarded=True, creates=True) is None:
             await self.messaging.topics.create(topic, {})
-            await self.cluster.note_change(topic)
+            await ownership.note_change(topic)
 
     def _compare_clock(self) -> None:
         if not self._guard.is_compared and self.messaging.status[0] == "ok":

@@ -83,9 +83,7 @@ def test_the_table_of_endpoints_is_that_of_the_openapi() -> None:
 
 
 def test_the_routes_are_those_of_the_table() -> None:
-    unused: Any = SimpleNamespace(
-        runner=None, live=None
-    )  # only addresses are read, and no handler called
+    unused: Any = SimpleNamespace(runner=None, live=None)  # no handler is called
     routes = (
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from cluster.forwarding import Owner, leader_route, topic_route, topics_route
-from cluster.peers import Peers
+from cluster.forwarding import leader_route, topic_route, topics_route
+from cluster.peers import Owner, Peers
 from kernel.requests_and_replies import Reply, Request, Route
 from process import session_connection
 from process.allowed_hosts import AllowedHosts
@@ -141,11 +141,11 @@ async def nodes(directory: Path, count: int) -> AsyncIterator[list[Node]]:
 def _routed(route: Route, owners: Owners, peers: Peers) -> Route:
     match route.operation.answered_by:
         case Server.TOPIC_OWNER:
-            return topic_route(route, owners, peers)
+            return topic_route(route, lambda: owners, peers)
         case Server.LEADER:
-            return leader_route(route, owners, peers)
+            return leader_route(route, lambda: owners, peers)
         case _ if route.operation is WAIT_FOR_TOPICS:
-            return topics_route(route, owners, peers)
+            return topics_route(route, lambda: owners, peers)
         case _:
             return route
 

@@ -166,12 +166,6 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
     admission = Admission(pending_max=100, waiting=lambda: 0, arrivals=Arrivals())
     admission.open()
 
-    class Topics:
-        """The ownership of a server that has not joined yet."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(joined().ownership, name)
-
     async def show(request: Request) -> Reply:
         made[0].answered.append(request.parameters["t"])
         return json_reply({"name": request.parameters["t"]})
@@ -191,9 +185,9 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
         return of_cluster(made[0].joined if made else None, counts, reach)
 
     all_routes = [
-        topic_route(Route(GET_TOPIC, show), Topics(), peers),
+        topic_route(Route(GET_TOPIC, show), lambda: joined().ownership, peers),
         *listing_routes(live),
-        *routes(joined, Topics(), peers, in_thread=asyncio.to_thread),
+        *routes(joined, peers, in_thread=asyncio.to_thread),
         *metric_routes(metrics, read_metrics),
     ]
     return HttpService(

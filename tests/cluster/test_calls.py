@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cluster.calls import Calls, SharedCall
-from cluster.forwarding import Owner
-from cluster.peers import Peers, PeerUnansweredError
+from cluster.peers import Owner, Peers, PeerUnansweredError
 from kernel.event_loop import Arrivals
 from metadata.json_values import Fields
 from process.admission_and_dispatch import Admission, Dispatcher

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cluster.forwarding import Owner
 from cluster.membership import Membership
+from cluster.peers import Owner
 from cluster.topic_claims import TopicClaims
 from kernel.event_loop import FutureTask
 from kernel.owner_floor import Floor

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import tuff
-from cluster.forwarding import Owner
+from cluster.peers import Owner
 from tests.cluster.nodes import AUDIT, Node
 
 NOWHERE = "http://127.0.0.1:1"  # nothing listens there

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.forwarding import Owner, proven_route, target_of, topic_route
-from cluster.peers import Peers
+from cluster.forwarding import proven_route, target_of, topic_route
+from cluster.peers import Owner, Peers
 from console.files import files
 from kernel.requests_and_replies import Reply, Request, Route
 from messaging.model.avro_bodies import decode_messages
@@ -378,7 +378,7 @@ async def test_the_ownership_learns_whether_a_request_was_forwarded() -> None:
     """A server claims a topic without an owner only if no other one shall."""
     put = Route(made("PUT", "/v1/namespaces/{ns}/topics/{t}"), answer_nothing)
     owners = Owners()
-    route = topic_route(put, owners, Peers(spawn=lambda _work: None))
+    route = topic_route(put, lambda: owners, Peers(spawn=lambda _work: None))
     request = Request({"ns": "default", "t": "audit"}, (), None, None, b"")
 
     await route.handler(request)

@@ -119,7 +119,7 @@ async def test_the_coordinator_asks_the_owner_of_a_topic(
     published = await publish(ORDERS.partition(1), PublishRequest(None, [b"one", b"two"]))
     for topic in (ORDERS, MISSING):
         front.owners.of_topics[topic] = owner.owner
-    asked = PartitionsClient(front.owners, front.peers)
+    asked = PartitionsClient(lambda: front.owners, front.peers)
 
     assert await asked.partitions(ORDERS) == [0, 1, 2]
     earliest, end = await asked.ends(ORDERS.partition(1), Isolation.COMMITTED)

@@ -188,13 +188,13 @@ async def test_polls_that_wait_keep_no_write_out(
     monkeypatch.setattr(peers_module, "CONNECTIONS_COUNT_MAX", 1)
     monkeypatch.setattr(peers_module, "CONNECT_S_MAX", SHORT_S)
     async with raw_server(wait, answer) as owner:
-        poll = peers.forward_poll(owner.url, "POST", "/poll", EMPTY, within_s=WITHIN_S)
+        poll = peers.forward(owner.url, "POST", "/poll", EMPTY, within_s=WITHIN_S, waits=True)
         polling = asyncio.get_running_loop().create_task(poll)
         await until(lambda: len(owner.heard) == 1)
 
         written = await peers.forward(owner.url, "POST", "/", EMPTY, within_s=WITHIN_S)
         with pytest.raises(PeerUnansweredError) as caught:
-            await peers.forward_poll(owner.url, "POST", "/poll", EMPTY, within_s=WITHIN_S)
+            await peers.forward(owner.url, "POST", "/poll", EMPTY, within_s=WITHIN_S, waits=True)
 
         assert written.body == b"ok"
         assert not caught.value.was_sent  # there was no free connection

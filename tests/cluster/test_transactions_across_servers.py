@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.forwarding import Owner
+from cluster.peers import Owner
 from cluster.transaction_rows_client import CLOSE_S_MAX
 from kernel.owner_floor import NO_FLOOR
 from kernel.requests_and_replies import Caller

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cluster.calls import Calls
-from cluster.forwarding import Owner
-from cluster.peers import PeerRefusedError, PeerUnansweredError
+from cluster.peers import Owner, PeerRefusedError, PeerUnansweredError
 from cluster.transaction_rows_client import TransactionRowsClient
 from cluster.transaction_rows_service import TransactionRowsService
 from cluster.transactions_client import TransactionsClient
@@ -353,17 +352,19 @@ class Server:
         me = Identity("c", server_id, incarnation)
         self.view = _View(cluster, self)
         calls = Calls(_Line(cluster.network, self))
-        self.transactions = TransactionsClient(lambda: me, self.view, calls, spawn=self.spawn)
+        self.transactions = TransactionsClient(
+            lambda: me, lambda: self.view, calls, spawn=self.spawn
+        )
         self.transactions.begin(cluster.epoch)
         self.owned = TransactionRowsService(
-            lambda: me, self.transactions, self.messaging.rows, self.view, spawn=self.spawn
+            lambda: me, self.transactions, self.messaging.rows, lambda: self.view, spawn=self.spawn
         )
         self.rows = TransactionRowsClient(
             lambda: me,
             calls,
             self.messaging.rows,
             self.owned,
-            self.view,
+            lambda: self.view,
             lambda: cluster,
             shared_index=lambda: self.messaging.store.read(load_index),
             in_thread=in_thread,

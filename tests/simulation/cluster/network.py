@@ -46,20 +46,22 @@ class SimPeers:
         self.polls_count = 0
 
     async def forward(
-        self, base_url: str, method: str, target: str, request: Request, *, within_s: float
+        self,
+        base_url: str,
+        method: str,
+        target: str,
+        request: Request,
+        *,
+        within_s: float,
+        waits: bool = False,
     ) -> Reply:
         forwarded = request._replace(is_forwarded=True, wants_redirect=False)
-        reply = await self._answer(base_url, method, target, forwarded, within_s)
-        return reply._replace(headers=(*reply.headers, ("Tuff-Owner", base_url)))
-
-    async def forward_poll(
-        self, base_url: str, method: str, target: str, request: Request, *, within_s: float
-    ) -> Reply:
-        self.polls_count += 1
+        self.polls_count += waits
         try:
-            return await self.forward(base_url, method, target, request, within_s=within_s)
+            reply = await self._answer(base_url, method, target, forwarded, within_s)
         finally:
-            self.polls_count -= 1
+            self.polls_count -= waits
+        return reply._replace(headers=(*reply.headers, ("Tuff-Owner", base_url)))
 
     async def ask(
         self,

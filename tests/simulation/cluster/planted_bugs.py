@@ -215,7 +215,7 @@ BUGS = (
     planted(
         "former-owner-of-a-topic-remembered-by-the-leader",
         "cluster/transaction_rows_client.py",
-        "                self._ownership.forget(topic)  # that",
+        "                self._ownership().forget(topic)  # that",
         "                pass  # that",
     ),
     planted(

@@ -120,7 +120,7 @@ class DelayedClient:
     async def check(self) -> None:
         """With no request and no fault left, every message is where it has to be."""
         messaging = self._server.messaging
-        if messaging.topics.names("default").count(TOPIC.name) == 0:
+        if TOPIC not in await messaging.topics.live("default"):
             return
         waiting = [
             each.row.payload for each in await messaging.delayed.listed(TOPIC, count_max=1_000)

@@ -15,10 +15,9 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from cluster.leader_election import Election
+from cluster.joined_cluster import Joined
 from cluster.peers import Owner, Peers, PeerUnansweredError
 from cluster.session_forwarding import http_request, session_reply
-from cluster.topic_claims import TopicClaims
 from kernel.requests_and_replies import Reply, Request, Route
 from messaging.groups.consumer_routes import group_log
 from messaging.read.long_poll_of_topics import topics_in
@@ -50,33 +49,35 @@ SUSPENDED = (
 _MOVING = f'"{OwnershipMovingError.code}"'.encode()  # in the problem document of another server
 
 
-def topic_route(route: Route, ownership: Callable[[], TopicClaims], peers: Peers) -> Route:
+def topic_route(route: Route, joined: Joined, peers: Peers) -> Route:
     """A route that forwards requests about topics that another server owns."""
     creates = route.operation.creates_subject
     if route.operation in (CREATE_TOPIC, DELETE_TOPIC):
-        route = _noted(route, ownership)
+        route = _noted(route, joined)
 
     async def owner_of(request: Request) -> Owner | None:
         try:
             topic = _topic_of(request)
         except InvalidNameError:
             return None  # this server refuses it as well as any
-        return await ownership().owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
+        return await joined().ownership.owner_of(
+            topic, is_forwarded=request.is_forwarded, creates=creates
+        )
 
-    return _asked_again(server_route(route, owner_of, peers), ownership)
+    return _asked_again(server_route(route, owner_of, peers), joined)
 
 
-def topics_route(route: Route, ownership: Callable[[], TopicClaims], peers: Peers) -> Route:
+def topics_route(route: Route, joined: Joined, peers: Peers) -> Route:
     """A route for waits for topics that several servers may own: all are asked at once, and
     the first that finds something answers."""
-    return route.wrapped(_TopicsWait(route, ownership, peers).answer)
+    return route.wrapped(_TopicsWait(route, joined, peers).answer)
 
 
-def leader_route(route: Route, election: Callable[[], Election], peers: Peers) -> Route:
+def leader_route(route: Route, joined: Joined, peers: Peers) -> Route:
     """A route that forwards requests to the server that leads transactions."""
 
     async def owner_of(_request: Request) -> Owner | None:
-        return election().leader()
+        return joined().election.leader()
 
     return server_route(route, owner_of, peers, doubtful=TransactionsUnavailableError)
 
@@ -191,7 +192,7 @@ def _unanswered(
     )
 
 
-def _asked_again(route: Route, ownership: Callable[[], TopicClaims]) -> Route:
+def _asked_again(route: Route, joined: Joined) -> Route:
     """A route whose requests are answered by a second server if the first one did not own the
     topic: what is remembered of owners may be old. That server executed nothing."""
 
@@ -199,12 +200,12 @@ def _asked_again(route: Route, ownership: Callable[[], TopicClaims]) -> Route:
         try:
             reply = await route.handler(request)
         except OwnershipMovingError:
-            ownership().forget(_topic_of(request))
+            joined().ownership.forget(_topic_of(request))
             raise
         if reply.status != OwnershipMovingError.status or _MOVING not in reply.body:
             return reply
         # Without this, requests would be forwarded to the former owner for ever.
-        ownership().forget(_topic_of(request))
+        joined().ownership.forget(_topic_of(request))
         return await route.handler(request)
 
     return route.wrapped(handler)
@@ -215,7 +216,7 @@ class _TopicsWait:
     """A wait for topics of several owners; each owner gets the part of its topics."""
 
     route: Route
-    ownership: Callable[[], TopicClaims]
+    joined: Joined
     peers: Peers
 
     async def answer(self, request: Request) -> Reply:
@@ -239,7 +240,9 @@ class _TopicsWait:
         try:
             topic = topic_in(request.parameters["ns"], name)
             is_forwarded = request.is_forwarded
-            return await self.ownership().owner_of(topic, is_forwarded=is_forwarded, creates=False)
+            return await self.joined().ownership.owner_of(
+                topic, is_forwarded=is_forwarded, creates=False
+            )
         except (InvalidNameError, TopicNotFoundError):
             return None
 
@@ -264,7 +267,7 @@ class _TopicsWait:
             raise _unanswered(self.route, error, StorageOutcomeUnknownError) from None
         if reply.status == OwnershipMovingError.status and _MOVING in reply.body:
             for name in topics:
-                self.ownership().forget(topic_in(request.parameters["ns"], name))
+                self.joined().ownership.forget(topic_in(request.parameters["ns"], name))
         return reply
 
 
@@ -281,14 +284,14 @@ async def _first_found(asked: Collection[asyncio.Future[Reply]]) -> Reply:
     return empty
 
 
-def _noted(route: Route, ownership: Callable[[], TopicClaims]) -> Route:
+def _noted(route: Route, joined: Joined) -> Route:
     async def handler(request: Request) -> Reply:
         try:
             return await route.handler(request)
         finally:
             # Also after an error: an earlier call may have changed the topic, with an unknown
             # outcome, and then a later one is refused since it is done already.
-            await ownership().note_change(_topic_of(request))
+            await joined().ownership.note_change(_topic_of(request))
 
     return route.wrapped(handler)
 

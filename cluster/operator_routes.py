@@ -3,22 +3,17 @@ moves topics (protocol §7.1)."""
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from cluster.draining import Drain
 from cluster.forwarding import WAIT_S_MAX, server_route, topic_route
-from cluster.leader_election import Election
-from cluster.membership import Membership
+from cluster.joined_cluster import Joined, JoinedCluster
 from cluster.peers import Owner, Peers
-from cluster.topic_claims import TopicClaims
 from kernel.event_loop import InThread
-from kernel.owner_floor import Identity
 from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_object, read_query
 from metadata.member_records import ServerInfo
 from metadata.store_interface import MetadataError
-from metadata.topic_owner_records import OwnerInfo, OwnerRecords
+from metadata.topic_owner_records import OwnerInfo
 from metadata.topic_records import TopicRecords
 from tuff.protocol import operations
 from tuff.protocol.errors import (
@@ -39,30 +34,15 @@ OWNERS_COUNT = 1_000  # without a `limit`
 _DIGITS_COUNT_MAX = 9  # of a limit
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedCluster:
-    """What a server has once it has joined its cluster."""
-
-    identity: Identity
-    membership: Membership
-    ownership: TopicClaims
-    owners: OwnerRecords
-    persistence: TopicRecords
-    election: Election
-    drain: Drain
-
-
-def routes(
-    joined: Callable[[], JoinedCluster], peers: Peers, *, in_thread: InThread
-) -> list[Route]:
-    """The routes below /v1/cluster. `joined` raises StartingError before the server has joined."""
+def routes(joined: Joined, peers: Peers, *, in_thread: InThread) -> list[Route]:
+    """The routes below /v1/cluster."""
     shown_to = _Shown(joined, in_thread)
     changes = _Changes(joined)
     move = Route(operations.MOVE_TOPIC, changes.move)
     return [
         Route(operations.GET_CLUSTER, shown_to.cluster),
         Route(operations.LIST_OWNERS, shown_to.topics),
-        topic_route(move, lambda: joined().ownership, peers),
+        topic_route(move, joined, peers),
         *(
             server_route(Route(operation, handler), changes.server, peers)
             for operation, handler in (
@@ -85,7 +65,7 @@ class _Shown:
     """Reads the metadata store for an operator. A server may be a moment late there, as it is for
     the servers themselves."""
 
-    def __init__(self, joined: Callable[[], JoinedCluster], in_thread: InThread) -> None:
+    def __init__(self, joined: Joined, in_thread: InThread) -> None:
         self._joined = joined
         self._in_thread = in_thread
 
@@ -125,7 +105,7 @@ class _Shown:
 class _Changes:
     """What an operator changes at one server."""
 
-    def __init__(self, joined: Callable[[], JoinedCluster]) -> None:
+    def __init__(self, joined: Joined) -> None:
         self._joined = joined
 
     async def move(self, request: Request) -> Reply:

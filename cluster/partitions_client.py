@@ -1,10 +1,9 @@
 """What the coordinator of a consumer group asks the owners of other topics (protocol §3.11)."""
 
-from collections.abc import Callable
 from urllib.parse import quote
 
+from cluster.joined_cluster import Joined
 from cluster.peers import PeerRefusedError, Peers, PeerUnansweredError
-from cluster.topic_claims import TopicClaims
 from messaging.read.counts import MessageCount
 from metadata.json_values import Fields
 from tuff.protocol.errors import OwnershipMovingError
@@ -18,8 +17,8 @@ class PartitionsClient:
     """A `messaging.groups.consumer_coordinator.OwnersOfPartitions`: it asks by the routes that
     clients use. Lives on the event loop."""
 
-    def __init__(self, ownership: Callable[[], TopicClaims], peers: Peers) -> None:
-        self._ownership = ownership
+    def __init__(self, joined: Joined, peers: Peers) -> None:
+        self._joined = joined
         self._peers = peers
 
     async def partitions(self, topic: TopicId) -> list[int]:
@@ -50,7 +49,9 @@ class PartitionsClient:
         )
 
     async def _ask(self, topic: TopicId, what: str) -> Fields:
-        owner = await self._ownership().owner_of(topic.unit, is_forwarded=False, creates=False)
+        owner = await self._joined().ownership.owner_of(
+            topic.unit, is_forwarded=False, creates=False
+        )
         if owner is None:
             raise OwnershipMovingError(f"the topic {topic} has just come to this server; try again")
         path = f"/v1/namespaces/{quote(topic.namespace)}/topics/{quote(topic.name)}{what}"
@@ -58,7 +59,7 @@ class PartitionsClient:
             return Fields(await self._peers.ask(owner.url, "GET", path, within_s=ANSWER_S_MAX))
         except PeerRefusedError as error:
             if isinstance(error.error, OwnershipMovingError):
-                self._ownership().forget(topic.unit)
+                self._joined().ownership.forget(topic.unit)
             raise error.error from None
         except PeerUnansweredError as error:
             raise OwnershipMovingError(f"{error}; try again") from None

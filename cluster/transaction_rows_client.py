@@ -18,12 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cluster.calls import Calls, SharedCall
-from cluster.membership import Membership
+from cluster.joined_cluster import Joined
 from cluster.peers import Owner, PeerUnansweredError
-from cluster.topic_claims import TopicClaims
 from cluster.transaction_rows_service import TransactionRowsService
 from kernel.event_loop import FutureTask, InThread, Spawn
-from kernel.owner_floor import Identity
 from messaging.log.rows_by_transaction import IndexedRange
 from metadata.json_values import Fields, topic_from
 from metadata.member_records import ServerInfo
@@ -69,31 +67,26 @@ class _Carried:
 class TransactionRowsClient:
     """A `tx.messaging_interface.MessageRows`. Lives on the event loop.
 
-    `me` and `servers` are asked for once this server has joined. `local` are the rows of this
-    server, and `here` is its part that answers the leader. `shared_index` reads every row of the
-    pointer index in the shared tables.
+    `local` are the rows of this server, and `here` is its part that answers the leader.
+    `shared_index` reads every row of the pointer index in the shared tables.
     """
 
     def __init__(
         self,
-        me: Callable[[], Identity],
+        joined: Joined,
         calls: Calls,
         local: MessageRows,
         here: TransactionRowsService,
-        ownership: Callable[[], TopicClaims],
-        servers: Callable[[], Membership],
         *,
         shared_index: Callable[[], Awaitable[Iterable[IndexedRange]]],
         in_thread: InThread,
         spawn: Spawn,
         retry_s: float = RETRY_S,
     ) -> None:
-        self._me = me
+        self._joined = joined
         self._calls = calls
         self._local = local
         self._here = here
-        self._ownership = ownership
-        self._servers = servers
         self._shared_index = shared_index
         self._in_thread = in_thread
         self._spawn = spawn
@@ -128,7 +121,7 @@ class TransactionRowsClient:
     async def acknowledge_new(self) -> None:
         """Let servers that have become members acknowledge the epoch. Raises: MetadataError (its
         kinds); TuffError, PeerUnansweredError: one has not, and all were asked."""
-        members = await self._in_thread(self._servers().members)
+        members = await self._in_thread(self._joined().membership.members)
         missing = [
             info
             for info in members.values()
@@ -141,7 +134,7 @@ class TransactionRowsClient:
         """Let one server acknowledge the epoch. Raises: TransactionsUnavailableError: it does not
         answer, or is no member."""
         try:
-            members = await self._in_thread(self._servers().members)
+            members = await self._in_thread(self._joined().membership.members)
             info = members.get(server_id)
             if info is not None and info.incarnation == incarnation:
                 await self._acknowledge(info)
@@ -373,7 +366,7 @@ class TransactionRowsClient:
             await asyncio.sleep(self._retry_s)
 
     async def _acknowledge(self, info: ServerInfo) -> None:
-        is_here = info.server_id == self._me().server_id
+        is_here = info.server_id == self._joined().identity.server_id
         owner = None if is_here else Owner(info.server_id, info.address)
         server = OwningServer(info.server_id, info.incarnation, owner)
         report = await self._call(server, "acknowledge", {})
@@ -387,7 +380,7 @@ class TransactionRowsClient:
     async def _read_shared_index(self) -> None:
         # In this order: a row that no server has reported is in the tables, since its server gave
         # the topic away, or has ended and is fenced.
-        await self._in_thread(self._servers().fence_ended)
+        await self._in_thread(self._joined().membership.fence_ended)
         for entry in await self._shared_index():
             self.note_topic(entry.pointer, entry.topic.unit)
             self._carried[entry.pointer].is_final |= entry.final
@@ -413,9 +406,9 @@ class TransactionRowsClient:
         """Whether a server has ended; it can write nothing any more then."""
         which = server.server_id, server.incarnation
         try:
-            if await self._in_thread(partial(self._servers().is_alive, *which)):
+            if await self._in_thread(partial(self._joined().membership.is_alive, *which)):
                 return False
-            await self._in_thread(partial(self._servers().fence, *which))
+            await self._in_thread(partial(self._joined().membership.fence, *which))
         except (MetadataError, StoreError) as error:
             log.warning("it is not known whether %s has ended: %s", server.server_id, error)
             return False
@@ -423,8 +416,8 @@ class TransactionRowsClient:
 
     async def _owner_of(self, topic: TopicId) -> OwningServer:
         """Raises: OwnershipMovingError, TopicNotFoundError."""
-        owner = await self._ownership().owner_of(topic, is_forwarded=False, creates=False)
-        server_id = self._me().server_id if owner is None else owner.server_id
+        owner = await self._joined().ownership.owner_of(topic, is_forwarded=False, creates=False)
+        server_id = self._joined().identity.server_id if owner is None else owner.server_id
         found = self._acknowledged.get(server_id)
         if found is None:
             raise OwnershipMovingError(
@@ -444,7 +437,7 @@ class TransactionRowsClient:
     def _forget_owners(self, entries: Iterable[PublishEntry]) -> None:
         """What is remembered of the owners may be old: read it again."""
         for entry in entries:
-            self._ownership().forget(entry.topic.unit)
+            self._joined().ownership.forget(entry.topic.unit)
 
     async def _check(self, server: OwningServer, entries: Sequence[PublishEntry]) -> None:
         bodies = [json_bodies.publish_entry_to_json(entry) for entry in entries]
@@ -486,7 +479,7 @@ class TransactionRowsClient:
             await self._call(server, "aside", body)
         except OwnershipMovingError:
             for topic in topics:
-                self._ownership().forget(topic)
+                self._joined().ownership.forget(topic)
             raise
         except PeerUnansweredError as error:
             if error.was_sent:
@@ -520,7 +513,8 @@ class TransactionRowsClient:
                     done = await self._delivered(topic, asked)
                 except (PeerUnansweredError, TuffError) as error:
                     log.info("the end of transactions in %s is reported later: %s", topic, error)
-                    self._ownership().forget(topic)  # that server may not be the owner any more
+                    # That server may not be the owner any more.
+                    self._joined().ownership.forget(topic)
                     done = []
                 for pointer in done:
                     pending.pop(pointer, None)

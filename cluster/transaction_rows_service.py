@@ -15,12 +15,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cluster.calls import CallHandler
+from cluster.joined_cluster import Joined
 from cluster.peers import Owner, resolve_future
-from cluster.topic_claims import TopicClaims
 from cluster.transactions_client import TransactionsClient
 from kernel import request_bodies
 from kernel.event_loop import Spawn, settle
-from kernel.owner_floor import Identity
 from messaging.write.transaction_rows import TransactionRows
 from metadata.json_values import Fields, topic_from
 from tuff.protocol import json_bodies
@@ -46,17 +45,15 @@ class TransactionRowsService:
 
     def __init__(
         self,
-        me: Callable[[], Identity],
+        joined: Joined,
         transactions: TransactionsClient,
         rows: TransactionRows,
-        ownership: Callable[[], TopicClaims],
         *,
         spawn: Spawn,
     ) -> None:
-        self._me = me
+        self._joined = joined
         self._transactions = transactions
         self._rows = rows
-        self._ownership = ownership
         self._spawn = spawn
         # What the leader has this server write, by its numbers. A call may arrive twice, or long
         # after the leader gave it up, so numbers are not forgotten when a leader is acknowledged.
@@ -249,7 +246,7 @@ class TransactionRowsService:
 
     async def _serve(self, topic: TopicId) -> None:
         """Raises: OwnershipMovingError, TopicNotFoundError."""
-        owner = await self._ownership().owner_of(topic, is_forwarded=True, creates=False)
+        owner = await self._joined().ownership.owner_of(topic, is_forwarded=True, creates=False)
         if owner is not None:
             raise _moved(topic, owner)
 
@@ -258,7 +255,7 @@ class TransactionRowsService:
         self._transactions.require_epoch(body.integer("epoch"))
 
     def _require_me(self, body: Fields) -> None:
-        incarnation, me = body.integer("to"), self._me()
+        incarnation, me = body.integer("to"), self._joined().identity
         if incarnation != me.incarnation:
             raise OwnershipMovingError(
                 f"this is incarnation {me.incarnation} of the server {me.server_id}, and not "

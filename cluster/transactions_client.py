@@ -11,14 +11,13 @@ that it got from earlier leaders ends.
 import asyncio
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from cluster.calls import Calls, SharedCall
-from cluster.leader_election import Election
+from cluster.joined_cluster import Joined
 from cluster.peers import PeerUnansweredError, resolve_future
 from kernel.event_loop import Spawn
-from kernel.owner_floor import Identity
 from kernel.requests_and_replies import Caller
 from messaging.transactions_interface import WritePermit
 from metadata.json_values import Fields
@@ -73,21 +72,19 @@ class _Permit:
 class TransactionsClient:
     """A `TransactionView`. Lives on the event loop.
 
-    While this server leads, it asks itself. `me` is this server, once it has joined its cluster.
+    While this server leads, it asks itself.
     """
 
     epoch = 0  # of the leader that this server obeys
 
     def __init__(
         self,
-        me: Callable[[], Identity],
-        election: Callable[[], Election],
+        joined: Joined,
         calls: Calls,
         *,
         spawn: Spawn,
     ) -> None:
-        self._me = me
-        self._election = election
+        self._joined = joined
         self._calls = calls
         self._spawn = spawn
         self._last_number = 0
@@ -173,11 +170,11 @@ class TransactionsClient:
         asked = {
             **body,
             "epoch": epoch,
-            "server": self._me().server_id,
-            "incarnation": self._me().incarnation,
+            "server": self._joined().identity.server_id,
+            "incarnation": self._joined().identity.incarnation,
         }
         try:
-            reply = await self._calls.call(self._election().leader(), name, asked)
+            reply = await self._calls.call(self._joined().election.leader(), name, asked)
         except PeerUnansweredError as error:
             raise TransactionsUnavailableError(
                 f"the leader of transactions does not answer: {error}; nothing was written, try "

@@ -18,10 +18,11 @@ from cluster.forwarding import (
     topic_route,
     topics_route,
 )
+from cluster.joined_cluster import JoinedCluster
 from cluster.leader_election import KEY as LEADER_KEY
 from cluster.leader_election import Election, FilesRecord, Tenancy
 from cluster.membership import Membership
-from cluster.operator_routes import JoinedCluster, live_topics
+from cluster.operator_routes import live_topics
 from cluster.operator_routes import routes as cluster_routes
 from cluster.partitions_client import PartitionsClient
 from cluster.peers import Peers
@@ -99,7 +100,7 @@ class ClusterMember:
         messaging.groups.log_changed = lambda log: self.ownership.note_change(log)
         self._handover = TopicHandover(messaging.store, messaging.state, messaging.committer)
         self.peers = peers
-        messaging.groups.other_owners = PartitionsClient(self._topic_claims, peers)
+        messaging.groups.other_owners = PartitionsClient(self.joined, peers)
         self._open_metadata = open_metadata
         self._in_thread = runtime.threads("metadata", METADATA_THREADS)
         self._reach = _reach(runtime, messaging, transaction_files)
@@ -131,9 +132,6 @@ class ClusterMember:
     @property
     def ownership(self) -> TopicClaims:
         """Raises: StartingError: this server has not joined yet."""
-        return self.joined().ownership
-
-    def _topic_claims(self) -> TopicClaims:
         return self.joined().ownership
 
     async def join(self, address: str) -> None:
@@ -199,11 +197,11 @@ class ClusterMember:
     def _routed(self, route: Route) -> Route:
         match route.operation.answered_by:
             case Server.TOPIC_OWNER:
-                return self._proven(topic_route(route, self._topic_claims, self.peers))
+                return self._proven(topic_route(route, self.joined, self.peers))
             case Server.LEADER:
-                return self._proven(leader_route(route, lambda: self.joined().election, self.peers))
+                return self._proven(leader_route(route, self.joined, self.peers))
             case Server.ANY if route.operation is WAIT_FOR_TOPICS:
-                return self._proven(topics_route(route, self._topic_claims, self.peers))
+                return self._proven(topics_route(route, self.joined, self.peers))
             case Server.ANY:
                 return route
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from cluster.operator_routes import JoinedCluster
+from cluster.joined_cluster import JoinedCluster
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts
 from process.metrics import Metric, counter, gauge

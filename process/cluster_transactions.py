@@ -2,19 +2,16 @@
 the leader, the messages of all servers for its transaction service (decision 0042)."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
 from cluster.calls import Calls
-from cluster.operator_routes import JoinedCluster
+from cluster.joined_cluster import Joined
 from cluster.peers import Peers
-from cluster.topic_claims import TopicClaims
 from cluster.transaction_rows_client import TransactionRowsClient
 from cluster.transaction_rows_service import TransactionRowsService
 from cluster.transactions_client import TransactionsClient
 from cluster.transactions_service import TransactionsService
 from kernel.event_loop import InThread, Spawn
-from kernel.owner_floor import Identity
 from kernel.requests_and_replies import Route
 from messaging.log.loading import load_index
 from messaging.service import MessagingService
@@ -28,7 +25,7 @@ class ClusterTransactions:
 
     def __init__(
         self,
-        joined: Callable[[], JoinedCluster],
+        joined: Joined,
         peers: Peers,
         messaging: MessagingService,
         *,
@@ -43,23 +40,13 @@ class ClusterTransactions:
         self._preparing: int | None = None
         self._leading: TransactionsService | None = None
 
-        def me() -> Identity:
-            return joined().identity
-
-        def ownership() -> TopicClaims:
-            return joined().ownership
-
-        self.of_leader = TransactionsClient(me, lambda: joined().election, calls, spawn=spawn)
-        self._owned = TransactionRowsService(
-            me, self.of_leader, messaging.rows, ownership, spawn=spawn
-        )
+        self.of_leader = TransactionsClient(joined, calls, spawn=spawn)
+        self._owned = TransactionRowsService(joined, self.of_leader, messaging.rows, spawn=spawn)
         self.rows = TransactionRowsClient(
-            me,
+            joined,
             calls,
             messaging.rows,
             self._owned,
-            ownership,
-            lambda: joined().membership,
             shared_index=lambda: messaging.store.read(load_index),
             in_thread=in_thread,
             spawn=spawn,

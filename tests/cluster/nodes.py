@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -139,13 +140,14 @@ async def nodes(directory: Path, count: int) -> AsyncIterator[list[Node]]:
 
 
 def _routed(route: Route, owners: Owners, peers: Peers) -> Route:
+    joined = SimpleNamespace(ownership=owners, election=owners)
     match route.operation.answered_by:
         case Server.TOPIC_OWNER:
-            return topic_route(route, lambda: owners, peers)
+            return topic_route(route, lambda: joined, peers)
         case Server.LEADER:
-            return leader_route(route, lambda: owners, peers)
+            return leader_route(route, lambda: joined, peers)
         case _ if route.operation is WAIT_FOR_TOPICS:
-            return topics_route(route, lambda: owners, peers)
+            return topics_route(route, lambda: joined, peers)
         case _:
             return route
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from cluster.draining import Drain
 from cluster.forwarding import topic_route
+from cluster.joined_cluster import JoinedCluster
 from cluster.leader_election import Election
 from cluster.membership import Membership
-from cluster.operator_routes import JoinedCluster, live_topics, routes
+from cluster.operator_routes import live_topics, routes
 from cluster.peers import Peers
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts, counted
@@ -185,7 +186,7 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
         return of_cluster(made[0].joined if made else None, counts, reach)
 
     all_routes = [
-        topic_route(Route(GET_TOPIC, show), lambda: joined().ownership, peers),
+        topic_route(Route(GET_TOPIC, show), joined, peers),
         *listing_routes(live),
         *routes(joined, peers, in_thread=asyncio.to_thread),
         *metric_routes(metrics, read_metrics),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -378,7 +379,9 @@ async def test_the_ownership_learns_whether_a_request_was_forwarded() -> None:
     """A server claims a topic without an owner only if no other one shall."""
     put = Route(made("PUT", "/v1/namespaces/{ns}/topics/{t}"), answer_nothing)
     owners = Owners()
-    route = topic_route(put, lambda: owners, Peers(spawn=lambda _work: None))
+    route = topic_route(
+        put, lambda: SimpleNamespace(ownership=owners), Peers(spawn=lambda _work: None)
+    )
     request = Request({"ns": "default", "t": "audit"}, (), None, None, b"")
 
     await route.handler(request)

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -119,7 +120,7 @@ async def test_the_coordinator_asks_the_owner_of_a_topic(
     published = await publish(ORDERS.partition(1), PublishRequest(None, [b"one", b"two"]))
     for topic in (ORDERS, MISSING):
         front.owners.of_topics[topic] = owner.owner
-    asked = PartitionsClient(lambda: front.owners, front.peers)
+    asked = PartitionsClient(lambda: SimpleNamespace(ownership=front.owners), front.peers)
 
     assert await asked.partitions(ORDERS) == [0, 1, 2]
     earliest, end = await asked.ends(ORDERS.partition(1), Isolation.COMMITTED)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from cluster.calls import Calls
@@ -349,23 +350,24 @@ class Server:
         self.handover = TopicHandover(
             self.messaging.store, self.messaging.state, self.messaging.committer
         )
-        me = Identity("c", server_id, incarnation)
         self.view = _View(cluster, self)
-        calls = Calls(_Line(cluster.network, self))
-        self.transactions = TransactionsClient(
-            lambda: me, lambda: self.view, calls, spawn=self.spawn
+        joined = SimpleNamespace(
+            identity=Identity("c", server_id, incarnation),
+            ownership=self.view,
+            election=self.view,
+            membership=cluster,
         )
+        calls = Calls(_Line(cluster.network, self))
+        self.transactions = TransactionsClient(lambda: joined, calls, spawn=self.spawn)
         self.transactions.begin(cluster.epoch)
         self.owned = TransactionRowsService(
-            lambda: me, self.transactions, self.messaging.rows, lambda: self.view, spawn=self.spawn
+            lambda: joined, self.transactions, self.messaging.rows, spawn=self.spawn
         )
         self.rows = TransactionRowsClient(
-            lambda: me,
+            lambda: joined,
             calls,
             self.messaging.rows,
             self.owned,
-            lambda: self.view,
-            lambda: cluster,
             shared_index=lambda: self.messaging.store.read(load_index),
             in_thread=in_thread,
             spawn=self.spawn,

@@ -215,8 +215,8 @@ BUGS = (
     planted(
         "former-owner-of-a-topic-remembered-by-the-leader",
         "cluster/transaction_rows_client.py",
-        "                self._ownership().forget(topic)  # that",
-        "                pass  # that",
+        "any more.\n                    self._joined().ownership.forget(topic)\n",
+        "any more.\n",
     ),
     planted(
         "set-aside-after-the-transaction-committed",

@@ -110,14 +110,7 @@ class LevelDbStore:
             snapshot = self._database.db.snapshot()
         if reverse:
             return self._chunks(snapshot, in_chunks(_backward(snapshot, start, stop)))
-        if corruption is Corruption.PASS:
-            return self._chunks(snapshot, self._passing(snapshot, start, stop))
-        return self._chunks(
-            snapshot,
-            self._raising(
-                snapshot, start, stop, are_rows_reported=corruption is Corruption.RAISE_AT_ROWS
-            ),
-        )
+        return self._chunks(snapshot, self._scan_forward(snapshot, start, stop, corruption))
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         with self._database.calls.using(), _as_store_errors():
@@ -171,21 +164,10 @@ class LevelDbStore:
                 if self._database.calls.is_closing:
                     raise StoreError("the store is being closed")
 
-    def _passing(self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> Chunks:
-        """A scan that continues behind corruption."""
-        at = start
-        try:
-            with closing(_forward(snapshot, start, stop)) as chunks:
-                for chunk in chunks:
-                    at = chunk[-1][0] + b"\x00"
-                    yield chunk
-        except StoreDamagedError:
-            yield from in_chunks(self._unverified(snapshot, at, stop))
-
-    def _raising(
-        self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, are_rows_reported: bool
+    def _scan_forward(
+        self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, corruption: Corruption
     ) -> Chunks:
-        """A scan that raises at the first corruption that is reported."""
+        """A scan that continues behind corruption, or raises at the first that is reported."""
         at = start
         while at < stop:
             try:
@@ -194,8 +176,11 @@ class LevelDbStore:
                         at = chunk[-1][0] + b"\x00"
                         yield chunk
             except StoreDamagedError:
-                limit = self._scan_limit(at, stop, report_damaged_rows=are_rows_reported)
+                limit = self._scan_limit(at, stop, corruption)
             else:
+                return
+            if limit is None:
+                yield from in_chunks(self._unverified(snapshot, at, stop))
                 return
             yield from self._up_to(limit, snapshot, at)
             at = limit.stop
@@ -214,11 +199,13 @@ class LevelDbStore:
                 readable_from=corrupt.high,
             )
 
-    def _scan_limit(self, at: bytes, stop: bytes, *, report_damaged_rows: bool) -> ScanLimit:
+    def _scan_limit(self, at: bytes, stop: bytes, corruption: Corruption) -> ScanLimit | None:
+        """None: no corruption is reported."""
+        if corruption is Corruption.PASS:
+            return None
+        are_rows_reported = corruption is Corruption.RAISE_AT_ROWS
         try:
-            return self._corrupt_ranges.scan_limit(
-                at, stop, report_damaged_rows=report_damaged_rows
-            )
+            return self._corrupt_ranges.scan_limit(at, stop, report_damaged_rows=are_rows_reported)
         except (MalformedError, OSError) as error:
             raise StoreDamagedError(
                 f"a damaged block follows the key {at!r}, and its end can't be found: "

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from messaging.engines.sstable import Block, Entry, read_entries, read_ranges
+from messaging.engines.sstable import Entry, read_entries, read_ranges
 from messaging.model.packed_rows import first_whole
 from tuff_storage.leveldb.crc32c import crc32c
 from tuff_storage.leveldb.log import MalformedError, Readable
@@ -206,19 +206,14 @@ class CorruptRanges:
             high = end if index == len(blocks) else last + b"\x00"
             if block.damage is not None:
                 reason = f"{name}, byte {block.offset}: {block.damage}"
-                yield from self._ranges_in_block(
-                    data, block, CorruptRange(low, high, reason), last_sequence
-                )
+                all_of_it = CorruptRange(low, high, reason)
+                try:
+                    entries = [*read_entries(data, block)]
+                except MalformedError:
+                    yield all_of_it
+                else:
+                    yield from corrupt_ranges_in(entries, all_of_it, last_sequence)
             low = last
-
-    def _ranges_in_block(
-        self, data: Readable, block: Block, all_of_it: CorruptRange, last_sequence: int
-    ) -> list[CorruptRange]:
-        try:
-            entries = [*read_entries(data, block)]
-        except MalformedError:
-            return [all_of_it]
-        return corrupt_ranges_in(entries, all_of_it, last_sequence)
 
 
 def corrupt_ranges_in(

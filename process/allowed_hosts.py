@@ -18,7 +18,8 @@ from tuff.protocol.json_bodies import shown
 JUDGED_COUNT_MAX = 256  # values of Host whose judgement is remembered
 AUTHORITY_CHARACTERS_MAX = 512  # no host name and port is as long; bounds what is remembered
 
-_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]+)(?::([0-9]{0,5}))?")
+_NAME = re.compile(r"[A-Za-z0-9._~-]+")
+_AUTHORITY = re.compile(rf"(\[[0-9A-Fa-f:.]+\]|{_NAME.pattern})(?::([0-9]{{0,5}}))?")
 _ORIGIN = re.compile(r"(https?)://([^/?#]+)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # `none`: a person typed the address, or opened a bookmark.
@@ -31,8 +32,8 @@ def bare_host(text: str) -> str | None:
     try:
         return str(ip_address(text.removeprefix("[").removesuffix("]")))
     except ValueError:
-        found = _AUTHORITY.fullmatch(text)
-        return None if found is None or found[2] is not None else _host_of(found)
+        # A name may end in the dot of the root.
+        return text.lower().removesuffix(".") if _NAME.fullmatch(text) else None
 
 
 class AllowedHosts:
@@ -73,7 +74,7 @@ class AllowedHosts:
 
     def _is_own(self, authority: str) -> bool:
         found = _AUTHORITY.fullmatch(authority)
-        host = None if found is None else _host_of(found)
+        host = None if found is None else bare_host(found[1])
         if host is None:
             return False
         if host == "localhost" or host in self._bound or host in self._allowed:
@@ -108,27 +109,15 @@ class AllowedHosts:
         page = None if split is None else _AUTHORITY.fullmatch(split[2])
         if split is None or page is None:
             return False
-        if _host_of(page) in self._allowed:
+        host = bare_host(page[1])
+        if host in self._allowed:
             return True
         asked = None if own is None else _AUTHORITY.fullmatch(own)
         if asked is None:
             return False
         default = _DEFAULT_PORTS[split[1]]
-        return (_host_of(page), _port_of(page, default)) == (
-            _host_of(asked), _port_of(asked, default),
-        )  # fmt: skip
-
-
-def _host_of(authority: re.Match[str]) -> str | None:
-    """The host normalised; None where brackets hold no address."""
-    text = authority[1]
-    if text.startswith("["):
-        try:
-            return str(ip_address(text[1:-1]))
-        except ValueError:
-            return None
-    # A name may end in the dot of the root.
-    return text.lower().removesuffix(".")
+        is_same_port = _port_of(page, default) == _port_of(asked, default)
+        return host == bare_host(asked[1]) and is_same_port
 
 
 def _port_of(authority: re.Match[str], default: int) -> int:

@@ -860,8 +860,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a page from another port counts as the server's own origin",
         "process/allowed_hosts.py",
-        "        return (_host_of(page), _port_of(page, default)) == (",
-        "        return (_host_of(page), 0) == (_host_of(asked), 0) or () == (",
+        "        return host == bare_host(asked[1]) and is_same_port\n",
+        "        return host == bare_host(asked[1])\n",
         (
             "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[without-a page of another port]",
         ),

@@ -5,6 +5,8 @@ election of the leader of transactions (decision 0042). A single server loads no
 import asyncio
 import logging
 import math
+import random
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -30,20 +32,24 @@ from cluster.reach import Reach, may_lead
 from cluster.request_counts import RequestCounts, counted
 from cluster.topic_claims import TopicClaims
 from kernel.requests_and_replies import Route
-from messaging.engines.engine_interface import StoreError
+from messaging.engines.engine_interface import Engine, StoreError
 from messaging.engines.hbase.engine import HBaseOpener
 from messaging.service import MessagingService
 from messaging.topic_changes import listing_routes
 from messaging.topic_handover import TopicHandover
+from metadata.hbase_store import HBaseMetadataStore, create_table
+from metadata.hbase_table import HBaseMetadataSettings
 from metadata.member_records import ServerInfo
 from metadata.store_interface import MetadataError, MetadataStore
 from metadata.topic_owner_records import OwnerRecords
 from metadata.topic_records import TopicRecords
+from metadata.zookeeper_store import ZooKeeperStore
 from process.cluster_metrics import of_cluster
 from process.cluster_transactions import ClusterTransactions
 from process.metrics import Metric
 from process.runtime import Runtime
-from process.settings import Settings
+from process.settings import Settings, SettingsError
+from process.watchdog import watch
 from tuff.protocol.errors import (
     StartingError,
     TransactionsUnavailableError,
@@ -67,6 +73,38 @@ RETRY_S = 10.0  # seconds until a topic that could not be claimed is tried again
 SCAN_S = 600.0
 LEAVE_S_MAX = 4.0  # seconds in which a stop hands topics over; the rest is taken over afterwards
 METADATA_THREADS = 8  # a slow call, or a fence, occupies one of them
+
+
+def make_member(
+    settings: Settings,
+    runtime: Runtime,
+    messaging: MessagingService,
+    tables: Callable[[], Engine],
+    *,
+    transaction_files: Path,
+    lost_leadership: Callable[[], str | None],
+    secret: str | None,
+) -> "ClusterMember":
+    """The member that these settings describe. `tables` opens the tables in HBase, and
+    `transaction_files` is the shared directory. `secret` proves this server to the others; None:
+    there is no access control.
+
+    Raises: SettingsError: the file of authorities is not valid.
+    """
+    assert isinstance(tables, HBaseOpener), "the settings require HBase"
+    in_thread = runtime.threads("watchdog", 1, is_joined=False)
+    in_thread(partial(watch, asyncio.get_running_loop(), runtime.die))
+    return ClusterMember(
+        settings,
+        runtime,
+        messaging,
+        tables=tables,
+        peers=Peers(spawn=runtime.spawn, secret=secret, tls=_tls(settings.cluster.tls_ca_file)),
+        open_metadata=partial(_open_metadata, settings, runtime),
+        transaction_files=transaction_files,
+        lost_leadership=lost_leadership,
+        chance=random.randrange,
+    )
 
 
 class ClusterMember:
@@ -172,8 +210,8 @@ class ClusterMember:
             chance=self._chance,
         )
         election = Election(store, membership.metadata_session, identity, address)
-        for watch in (membership.watch, partial(store.watch, LEADER_KEY)):
-            watch(lambda: _post(loop, self._changed.set))
+        for begin_watch in (membership.watch, partial(store.watch, LEADER_KEY)):
+            begin_watch(lambda: _post(loop, self._changed.set))
         drain = Drain(ownership, spawn=self._runtime.spawn)
         self._joined = JoinedCluster(
             identity, membership, ownership, owners, persistence, election, drain
@@ -437,3 +475,29 @@ def _reach(runtime: Runtime, messaging: MessagingService, transaction_files: Pat
 def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop is closed: the process ends
         loop.call_soon_threadsafe(call)
+
+
+def _tls(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:  # also one of TLS
+        raise SettingsError(f"cluster.tls_ca_file: {ca_file} can't be used: {error}") from None
+
+
+def _open_metadata(settings: Settings, runtime: Runtime) -> MetadataStore:
+    """Blocks. Raises: MetadataError."""
+    zookeeper = settings.cluster.zookeeper()
+    if zookeeper is not None:
+        hosts, root = zookeeper
+        try:
+            return ZooKeeperStore(hosts, root=root, elapsed_s=runtime.elapsed_s)
+        except ValueError as error:  # of the addresses, or the path
+            raise MetadataError(f"cluster.metadata can't be used: {error}") from None
+    hbase = settings.hbase
+    place = HBaseMetadataSettings(addresses=hbase.addresses(), prefix=hbase.prefix)
+    create_table(place, elapsed_s=runtime.elapsed_s)
+    return HBaseMetadataStore(
+        place,
+        elapsed_s=runtime.elapsed_s,
+        in_background=lambda work: runtime.background("metadata-session")(work),
+    )

@@ -420,7 +420,7 @@ class Components:
 
     def _make_cluster(self) -> "ClusterMember":
         with needs_extra("a cluster", "hbase,cluster"):
-            from process.cluster_wiring import make_member
+            from process.cluster_member import make_member
         return make_member(
             self._settings,
             self._runtime,

@@ -87,7 +87,7 @@ class Process:
         lost_leadership: Callable[[], str | None],
         secret: str | None,
     ) -> ClusterMember:
-        """What `process.cluster_wiring.make_member` makes of a real process."""
+        """What `process.cluster_member.make_member` makes of a real process."""
         assert secret is None
         return ClusterMember(
             settings,

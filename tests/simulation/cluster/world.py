@@ -15,7 +15,7 @@ from kernel.requests_and_replies import Reply
 from messaging.engines.engine_interface import Engine
 from messaging.log.read_lease import READ_LEASE_MS
 from metadata.store_interface import MetadataError
-from process import cluster_wiring, components
+from process import cluster_member, components
 from process.settings import Settings, load
 from tests.cluster.shared_store import SharedTables
 from tests.simulation.cluster.clients import Clients
@@ -142,7 +142,7 @@ class World:
 
         with (
             patch.object(components, "store_opener", opener),
-            patch.object(cluster_wiring, "make_member", member),
+            patch.object(cluster_member, "make_member", member),
         ):
             yield
 

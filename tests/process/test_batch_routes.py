@@ -106,7 +106,8 @@ class World:
 
     def counted(self, outcome: str) -> int:
         """How many commits the metrics count with this outcome."""
-        return sum(self.metrics._requests.of((str(COMMIT), outcome)).counts)
+        found = self.metrics._requests.by_labels.get((str(COMMIT), outcome))
+        return 0 if found is None else sum(found.counts)
 
 
 async def _answer(_request: Request) -> Reply:

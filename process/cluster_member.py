@@ -141,7 +141,7 @@ class ClusterMember:
         messaging.groups.other_owners = PartitionsClient(self.joined, peers)
         self._open_metadata = open_metadata
         self._in_thread = runtime.threads("metadata", METADATA_THREADS)
-        self._reach = _reach(runtime, messaging, transaction_files)
+        self.reach = _reach(runtime, messaging, transaction_files)
         self._die = runtime.die
         self._chance = chance
         self._counts = RequestCounts()
@@ -265,7 +265,7 @@ class ClusterMember:
 
     def metrics(self) -> Iterable[Metric]:
         """The metrics of this server in its cluster."""
-        return of_cluster(self._joined, self._counts, self._reach)
+        return of_cluster(self._joined, self._counts, self.reach)
 
     def tenancy(self) -> Tenancy | None:
         """The proof that this server leads transactions; None if another one does, or nobody."""
@@ -279,11 +279,6 @@ class ClusterMember:
             return False
         election = self._joined.election
         return election.found is not None and not election.is_mine
-
-    @property
-    def has_lost_directory(self) -> bool:
-        """Whether the shared directory was reached before, and is not any more."""
-        return self._reach.has_lost_directory
 
     async def take_files_record(self) -> int:
         """The highest write pointer that the cluster's transaction files ever reserved; 0 before
@@ -359,22 +354,22 @@ class ClusterMember:
         and another one can. A task of its own: what the others do may wait for HBase."""
         count_max = math.ceil(self._settings.session_timeout_s / LOOK_S)
         while not self._is_closed:
-            self._reach.look(self.cluster_id)
+            self.reach.look(self.cluster_id)
             others = None
             try:
                 await self._publish_reach()
                 # Newer than what `run` has read: the others may have lost HBase at the same time.
-                others = [] if self._reach.has_all else await self._read_others()
+                others = [] if self.reach.has_all else await self._read_others()
             except MetadataError:
                 pass  # `run` logs it
             leads = self.joined().election.is_mine
-            reason = self._reach.why_to_end(others, leads=leads, count_max=count_max)
+            reason = self.reach.why_to_end(others, leads=leads, count_max=count_max)
             if reason is not None:
                 self._die(reason)
             await asyncio.sleep(LOOK_S)
 
     async def _publish_reach(self) -> None:
-        reach = self._reach.hbase, self._reach.directory
+        reach = self.reach.hbase, self.reach.directory
         if reach != self._published_reach:
             membership = self.joined().membership
             publish = partial(membership.publish_reach, hbase=reach[0], directory=reach[1])
@@ -425,8 +420,8 @@ class ClusterMember:
             self.peers.drop(before[gone])
         epoch = election.my_epoch
         stands = may_lead(
-            hbase=self._reach.hbase,
-            directory=self._reach.directory,
+            hbase=self.reach.hbase,
+            directory=self.reach.directory,
             others=self._others(ownership.members),
         )
         election.found = await self._in_thread(election.elect if stands else election.find)

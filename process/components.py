@@ -521,7 +521,7 @@ class Components:
             alarm_s = self._settings.tx.prepared_alarm_s
             prepared = self.transactions.monitoring.long_prepared(alarm_s=alarm_s)
             check = health.check_prepared(Check(Status.OK, detail), prepared)
-            is_lost = self.cluster is not None and self.cluster.has_lost_directory
+            is_lost = self.cluster is not None and self.cluster.reach.has_lost_directory
             return health.check_directory(check, is_lost=is_lost)
         if self.cluster is not None and self.cluster.is_standby:
             return Check(Status.OK, status.reason)

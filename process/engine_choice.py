@@ -46,7 +46,15 @@ def store_opener(
             rows: dict[bytes, bytes] = {}
             return lambda: MemoryStore(rows)
         case _:
-            return _hbase(settings, runtime)
+            with needs_extra("messaging.store=hbase", "hbase"):
+                from messaging.engines.hbase.engine import HBaseOpener
+            return HBaseOpener(
+                settings.hbase,
+                rows_live_s=settings.rows_live_s(),
+                now_ms=runtime.clock.now_ms,
+                elapsed_s=runtime.elapsed_s,
+                in_background=runtime.background("store-flusher"),
+            )
 
 
 def new_store_refusal(settings: Settings, directories: DataDirectories) -> str | None:
@@ -102,15 +110,3 @@ def _require_no_messages(directory: Path) -> None:
             f"messaging.store is memory, and {directory} holds messages: name another --data, or "
             "set messaging.store=leveldb"
         )
-
-
-def _hbase(settings: Settings, runtime: Runtime) -> Callable[[], Engine]:
-    with needs_extra("messaging.store=hbase", "hbase"):
-        from messaging.engines.hbase.engine import HBaseOpener
-    return HBaseOpener(
-        settings.hbase,
-        rows_live_s=settings.rows_live_s(),
-        now_ms=runtime.clock.now_ms,
-        elapsed_s=runtime.elapsed_s,
-        in_background=runtime.background("store-flusher"),
-    )

@@ -243,13 +243,9 @@ class Settings:
         return min(ceil(sum_s), FOREVER_S)
 
 
+# The class of each section, by its name.
 SECTIONS: Mapping[str, Any] = {
-    "server": ServerSettings,
-    "tx": TransactionSettings,
-    "messaging": MessagingSettings,
-    "groups": GroupSettings,
-    "hbase": HBaseSettings,
-    "cluster": ClusterSettings,
+    each.name: each.default_factory for each in fields(Settings) if each.name != "sources"
 }
 
 
@@ -366,8 +362,7 @@ def _section(name: str, given: Mapping[str, object]) -> Any:
     """Raises: SettingsError, ValueError."""
     kind = SECTIONS[name]
     hints = get_type_hints(kind)
-    by_key = {key_of(entry): entry.name for entry in fields(kind)}
-    defaults = {entry.name: entry.default for entry in fields(kind)}
+    by_key = {key_of(entry): entry for entry in fields(kind)}
     arguments: dict[str, Any] = {}
     for key, value in given.items():
         if key not in by_key:
@@ -377,9 +372,10 @@ def _section(name: str, given: Mapping[str, object]) -> Any:
                 if near
                 else f"there is no setting {name}.{key}; {name} has {', '.join(sorted(by_key))}"
             )
-        if value == "" != defaults[by_key[key]]:
+        entry = by_key[key]
+        if value == "" != entry.default:
             raise SettingsError(f"{name}.{key} is empty, and has to have a value")
-        arguments[by_key[key]] = _typed(value, hints[by_key[key]], f"{name}.{key}")
+        arguments[entry.name] = _typed(value, hints[entry.name], f"{name}.{key}")
     return kind(**arguments)
 
 

@@ -24,7 +24,12 @@ class Security:
         self._in_thread = runtime.threads("file-reader", 1, is_joined=False)
         self.cluster_secret = _secret(settings.cluster.secret_file)
         self.access = _access_guard(settings.server, runtime.elapsed_s, self.cluster_secret)
-        self.tls = _server_tls(settings.server, runtime.clock.now_ms)
+        self.tls: ServerTls | None = None
+        if settings.server.has_tls:
+            try:
+                self.tls = ServerTls(settings.server, now_ms=runtime.clock.now_ms)
+            except WatchedFileError as error:
+                raise SettingsError(str(error)) from None
 
     async def refresh(self) -> bool:
         """Read the files again that have changed; returns whether the principals may have. A file
@@ -83,18 +88,3 @@ def _secret(file: str) -> str | None:
             f"{SECRET_CHARACTERS_MIN} characters without spaces; `openssl rand -hex 32` makes one"
         )
     return secret
-
-
-def _server_tls(settings: ServerSettings, now_ms: Callable[[], int]) -> ServerTls | None:
-    if not settings.has_tls:
-        return None
-    authority = settings.tls_client_ca_file
-    try:
-        return ServerTls(
-            Path(settings.tls_certificate_file),
-            Path(settings.tls_key_file),
-            Path(authority) if authority else None,
-            now_ms=now_ms,
-        )
-    except WatchedFileError as error:
-        raise SettingsError(str(error)) from None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kernel.event_loop import InThread
 from process.health import Check, Status
+from process.settings import ServerSettings
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff_storage.disk.pem_files import ends_ms, pair_failure
 
@@ -38,10 +39,8 @@ class ServerTls:
     the server runs: then `check` is degraded.
     """
 
-    def __init__(
-        self, certificate: Path, key: Path, client_ca: Path | None, *, now_ms: Callable[[], int]
-    ) -> None:
-        """Reads the files, and blocks. `client_ca` None: no client certificate is asked for.
+    def __init__(self, settings: ServerSettings, *, now_ms: Callable[[], int]) -> None:
+        """Reads the files of the settings, and blocks.
 
         Raises:
             WatchedFileError: a file can't be read, or is not valid.
@@ -58,6 +57,9 @@ class ServerTls:
                 raise WatchedFileError(expired)
             return current
 
+        certificate, key = Path(settings.tls_certificate_file), Path(settings.tls_key_file)
+        authority = settings.tls_client_ca_file
+        client_ca = Path(authority) if authority else None  # None: no client is asked for one
         is_started = False
         self._names = f"server.tls_certificate_file {certificate}", client_ca
         self._now_ms = now_ms

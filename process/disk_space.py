@@ -2,10 +2,17 @@
 
 A query to a file system that hangs does not return. So each disk has a thread of its own and one
 query at a time, and the last answer counts.
+
+A spare file keeps a part of the messages' disk for what makes room on it (decision 0053). LevelDB's
+compactions write before they delete, and nothing tells them to stop. They, and other programs, can
+fill a disk to its last byte; then LevelDB can't be opened again, not even to read. None of them can
+take the space of this file. It is removed when the store has to be opened, or messages deleted, on
+a disk that is full, and made again once there is room.
 """
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,7 +25,6 @@ from kernel.log_events import event
 from messaging.engines.space_on_disk import DiskSpace, SpaceOnDisk
 from process.health import Check, Status, worst_of
 from process.metrics import Metric
-from process.spare_file import keep_spare_file, release_spare_file, spare_file_bytes
 
 # Bytes of free space below which no more messages are accepted. LevelDB's log has up to two write
 # buffers of 16 MiB each, and needs as much again while they become tables. The rest is for requests
@@ -28,6 +34,11 @@ RESERVE_BYTES_MAX = 64 << 20
 # write buffer, which becomes a table.
 LAST_RESERVE_BYTES_MAX = 16 << 20
 WARNING_BYTES_MAX = 256 << 20  # below that a day's messages may not fit
+SPARE_FILE = "spare-space"
+# Bytes. To open a store, LevelDB writes its log of up to two buffers of 16 MiB as tables.
+SPARE_BYTES_MAX = 32 << 20
+# Bytes of free space above which no file is needed: a disk with so much is not full in a second.
+ROOM_BYTES = 1 << 30
 ANSWER_S_MAX = 5.0  # seconds; a disk that is merely busy answers sooner
 FIRST_ANSWER_S_MAX = 1.0  # seconds that a start waits for it
 
@@ -56,6 +67,11 @@ class Space:
         return min(LAST_RESERVE_BYTES_MAX, self.reserve_bytes // 4)
 
     @property
+    def needed_spare_bytes(self) -> int:
+        """The size for a spare file: a quarter of a small file system."""
+        return min(SPARE_BYTES_MAX, self.size_bytes // 4)
+
+    @property
     def warning_bytes(self) -> int:
         """The free space below which to warn: a quarter of the usable space, or less."""
         fillable_bytes = self.size_bytes - self.reserve_bytes
@@ -66,7 +82,7 @@ class Disk:
     """The disk below one directory. Lives on the event loop.
 
     `full` is the status when less than the reserve is free, and `then` names the consequence.
-    `has_spare`: a spare file is kept there (process/spare_file.py). `in_thread` runs on a thread of
+    `has_spare`: a spare file is kept there. `in_thread` runs on a thread of
     this disk alone; `elapsed_s` is a monotonic clock.
     """
 
@@ -294,12 +310,7 @@ class DiskMonitor:
 def _space_with_spare_file(directory: Path) -> Space:
     space = _space_of(directory)
     with suppress(OSError):  # of a disk that fails; its space is known all the same
-        if keep_spare_file(
-            directory,
-            free_bytes=space.free_bytes,
-            size_bytes=space.size_bytes,
-            reserve_bytes=space.reserve_bytes,
-        ):
+        if keep_spare_file(directory, space):
             return _space_of(directory)
     return space
 
@@ -309,4 +320,56 @@ def _space_of(directory: Path) -> Space:
         usage = shutil.disk_usage(directory)
     except FileNotFoundError:  # the store creates it, if there is space
         usage = shutil.disk_usage(directory.parent)
-    return Space(usage.free, usage.total, spare_file_bytes(directory))
+    return Space(usage.free, usage.total, _spare_file_bytes(directory))
+
+
+def keep_spare_file(directory: Path, space: Space) -> bool:
+    """Make the file where the disk is filling up, and remove it where there is room. Whether the
+    disk has changed by that. Blocks.
+
+    Raises: OSError.
+    """
+    path, needed_bytes = directory / SPARE_FILE, space.needed_spare_bytes
+    if path.exists():
+        if space.free_bytes < ROOM_BYTES:
+            return False
+        path.unlink()
+        return True
+    # Above the reserve after it, too: it must not be what ends the publishes.
+    is_filling_up = space.reserve_bytes + needed_bytes <= space.free_bytes < ROOM_BYTES
+    if not is_filling_up or not needed_bytes:
+        return False
+    return _allocate(path, needed_bytes)
+
+
+def release_spare_file(directory: Path) -> bool:
+    """Remove the file; whether there was one. Blocks. Raises: OSError."""
+    try:
+        (directory / SPARE_FILE).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _spare_file_bytes(directory: Path) -> int:
+    """The size of the file, 0 without one. Blocks. Raises: OSError."""
+    try:
+        return (directory / SPARE_FILE).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _allocate(path: Path, size_bytes: int) -> bool:
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:  # the store has not created its directory yet
+        return False
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from process.spare_file import SPARE_FILE
+from process.disk_space import SPARE_FILE
 from tests.faults.workload_disk import NAMESPACE, Writer, readiness_of, topics_of
 from tests.http.calls import Topic
 from tests.http.client import ok, until

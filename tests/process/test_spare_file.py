@@ -4,16 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from process.spare_file import SPARE_FILE, keep_spare_file, release_spare_file, spare_bytes
+from process.disk_space import SPARE_FILE, Space, keep_spare_file, release_spare_file
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 
-def keep(directory: Path, free_mib: int, *, size_bytes: int = 100 * GIB) -> bool:
-    return keep_spare_file(
-        directory, free_bytes=free_mib * MIB, size_bytes=size_bytes, reserve_bytes=64 * MIB
-    )
+def keep(directory: Path, free_mib: int) -> bool:
+    return keep_spare_file(directory, Space(free_mib * MIB, 100 * GIB))
 
 
 def test_a_disk_that_fills_up_gets_a_file_whose_space_is_taken(tmp_path: Path) -> None:
@@ -48,6 +46,6 @@ def test_a_directory_that_does_not_exist_gets_no_file(tmp_path: Path) -> None:
 
 
 def test_a_small_disk_spares_a_quarter() -> None:
-    assert [spare_bytes(size * MIB) for size in (0, 96, 128, 4_000)] == [
-        0, 24 * MIB, 32 * MIB, 32 * MIB,
-    ]  # fmt: skip
+    sizes = [Space(0, size * MIB).needed_spare_bytes for size in (0, 96, 128, 4_000)]
+
+    assert sizes == [0, 24 * MIB, 32 * MIB, 32 * MIB]

@@ -79,7 +79,7 @@ class AccessGuard:
     """Finds the principal of a request, and refuses what it may not do. Lives on one event loop.
 
     `now_s` is a monotonic clock. `cluster_secret` proves that a request is from another server of
-    the cluster; None: there is no cluster.
+    the cluster; None: there is no cluster. `file` has the principals of the newest valid file.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class AccessGuard:
         """Reads the file, and blocks. Raises: WatchedFileError: it is not valid."""
         self._now_s = now_s
         self._secret_hash = None if cluster_secret is None else hash_of(cluster_secret)
-        self._file = WatchedFiles(
+        self.file = WatchedFiles(
             [file], lambda: read_access_file(file, audit_topic), name="access file"
         )
         # Calls that the principals may do, whatever their bodies are.
@@ -160,7 +160,7 @@ class AccessGuard:
         return sentence
 
     def _is_token(self, text: str) -> bool:
-        return self._file.value.of_token(text) is not None
+        return self.file.value.of_token(text) is not None
 
     def may_read(self, request: Request, topic: TopicId) -> bool:
         """Whether the principal of a request may read a topic."""
@@ -168,28 +168,18 @@ class AccessGuard:
 
     async def refresh(self, in_thread: InThread) -> bool:
         """Read the file again if it has changed; returns whether the principals may have."""
-        has_changed = await self._file.refresh(in_thread)
+        has_changed = await self.file.refresh(in_thread)
         if has_changed:
             self._allowed.clear()
         return has_changed
 
-    @property
-    def principals(self) -> Principals:
-        """The principals of the newest valid file."""
-        return self._file.value
-
-    @property
-    def failure(self) -> str | None:
-        """Why the file is not used as it is now; None while it is."""
-        return self._file.failure
-
     def check(self) -> Check:
         """The state of the access file, for `/health/ready`."""
-        if self._file.failure is not None:
+        if self.file.failure is not None:
             return Check(
-                Status.DEGRADED, f"the access file is not used as it is now: {self._file.failure}"
+                Status.DEGRADED, f"the access file is not used as it is now: {self.file.failure}"
             )
-        return Check(Status.OK, f"access for {counted(len(self._file.value.by_name), 'principal')}")
+        return Check(Status.OK, f"access for {counted(len(self.file.value.by_name), 'principal')}")
 
     def require_head(self, operation: Operation, head: Request) -> None:
         """Check what the head of a request says, before its body is read.
@@ -256,7 +246,7 @@ class AccessGuard:
             raise UnauthenticatedError(
                 "the server takes `Authorization: Bearer TOKEN`, and no other scheme"
             )
-        found = self._file.value.of_token(authorization[len(_SCHEME) :].strip())
+        found = self.file.value.of_token(authorization[len(_SCHEME) :].strip())
         if found is None:
             raise UnauthenticatedError(
                 "the token is not in the access file of the server; `tuff access token NAME` makes "
@@ -269,7 +259,7 @@ class AccessGuard:
         _, _, name = authorization.removeprefix(f"{SERVER_SCHEME} ").partition(" ")
         if not name:
             return SERVER
-        found = self._file.value.by_name.get(name)
+        found = self.file.value.by_name.get(name)
         if found is None:
             raise UnauthenticatedError(
                 f"another server of the cluster knows the principal {name}, and this one does not; "
@@ -278,7 +268,7 @@ class AccessGuard:
         return found
 
     def _of_certificate(self, request: Request) -> Principal:
-        found = self._file.value.of_certificate(request.certificate)
+        found = self.file.value.of_certificate(request.certificate)
         if found is not None:
             return found
         if request.certificate:

@@ -74,7 +74,7 @@ class AuditTopic:
         self._spawn = spawn
         self._principal_of = principal_of
         self._run_ms = now_ms()
-        self._principals, self._file_failure = guard.principals, guard.failure
+        self._principals, self._file_failure = guard.file.value, guard.file.failure
         self._numbers = itertools.count(1)
         self._failures = Failures(now_ms=self._run_ms)
         self._waiting: deque[str] = deque()
@@ -105,7 +105,8 @@ class AuditTopic:
 
     def note_access_file(self) -> None:
         """Record what differs in the access file since the last call, if anything does."""
-        principals, failure = self._guard.principals, self._guard.failure
+        file = self._guard.file
+        principals, failure = file.value, file.failure
         if principals is self._principals and failure == self._file_failure:
             return
         changed = [*changes(self._principals, principals)]

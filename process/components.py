@@ -26,7 +26,7 @@ from process.access_and_tls import Security
 from process.admission_and_dispatch import Admission, Dispatcher
 from process.allowed_hosts import AllowedHosts
 from process.audit_topic import AuditTopic
-from process.clock import ClockGuard, SteadyClock
+from process.clock import ClockGuard
 from process.component_link import ComponentLink
 from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
@@ -86,7 +86,11 @@ class Components:
         self._directories = directories
         self._runtime = runtime
         self._clock = runtime.clock
-        self._guard = _clock_guard(settings, runtime.clock)
+        self._guard = ClockGuard(
+            runtime.clock.now_ms,
+            jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
+            is_accepted=settings.server.accept_clock,
+        )
         self._security = Security(settings, runtime)
         self._audit = self._make_audit()
         self._spans = _request_spans(settings)
@@ -551,14 +555,6 @@ class Components:
 
 def _no_refusal(_request: Request) -> None:
     """Without an access file every client may use the server."""
-
-
-def _clock_guard(settings: Settings, clock: SteadyClock) -> ClockGuard:
-    return ClockGuard(
-        clock.now_ms,
-        jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
-        is_accepted=settings.server.accept_clock,
-    )
 
 
 def _request_spans(settings: Settings) -> "RequestSpans | None":

@@ -277,7 +277,7 @@ class GroupCoordinator:
             records += consumer_decisions.begin(group.state, member_id, begun)
             with suppress(TuffError):  # the commit does not depend on it
                 await self._note_lost(group, offsets)
-            await self._write(group, records, pointer=pointer, caller=caller)
+            await self._write(group, records, caller=caller)
 
     async def committed(self, group_log: TopicId) -> GroupState:
         """The state, in which every offset is decided whose transaction has ended.
@@ -639,11 +639,10 @@ class GroupCoordinator:
         group: _ConsumerGroup,
         records: Sequence[ConsumerRecord],
         *,
-        pointer: int | None = None,
         caller: Caller | None = None,
     ) -> None:
         """Also without records, it keeps the log short, and its records from expiring."""
-        await self._logs.append(group, records, pointer=pointer, caller=caller)
+        await self._logs.append(group, records, caller=caller)
         group.memory.forget_others(group.state)
         await self._logs.summarize_if_due(group)
 

@@ -134,14 +134,14 @@ class GroupLogs(Generic[S, M, R]):
         group: LoadedGroup[S, M],
         records: Sequence[R],
         *,
-        pointer: int | None = None,
         caller: Caller | None = None,
     ) -> None:
-        """Write records as one batch, and apply them once they are durable; with a write pointer as
-        messages of that transaction of the caller. If they may be written or not, the group is
+        """Write records as one batch, and apply them once they are durable; those of a transaction
+        as messages of that transaction of the caller. If they may be written or not, the group is
         forgotten."""
         if not records:
             return
+        pointer = self._format.pointer_of(records[0])
         payloads = [self._format.to_bytes(each) for each in records]
         request = PublishRequest(pointer, payloads)
         try:

@@ -422,7 +422,7 @@ class ShareGroups:
                 _require_all(request, outcomes)
             self._write_attempts(found)
             if records:
-                await self._logs.append(found, records, pointer=pointer, caller=caller)
+                await self._logs.append(found, records, caller=caller)
                 found.state.remember(request, outcomes)
                 await self._logs.summarize_if_due(found)
             found.topic.wake()  # for those that were released

@@ -81,7 +81,11 @@ class TopicOverview:
                 if len(found) == GROUPS_COUNT_MAX:
                     return found, False
                 lags = await self._groups.lags(group_log, state)
-                own = [each for each in lags if _base_of(topic.namespace, each.partition) == topic]
+                own = {
+                    name: each
+                    for name, each in lags.items()
+                    if _base_of(topic.namespace, name) == topic
+                }
                 found.append(group_body(name, state, own, now_ms=self._groups.now_ms()))
         return found, len(names) <= GROUPS_SEARCHED_MAX
 

@@ -92,17 +92,6 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionLag:
-    """A partition of a group for people. `lag`: None where it is not known, since another server
-    owns the partition and does not answer, or the partition does not exist any more."""
-
-    partition: str
-    member_id: str | None
-    after: MessageId | None
-    lag: Lag | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLags:
     """A group for monitoring, with its lags by the names of the partitions. Those that another
     server owns are left out."""
@@ -112,6 +101,9 @@ class GroupLags:
     lags: Mapping[str, Lag]
 
 
+# The committed offset of a group in a partition, and its lag: None where it is not known, since
+# another server owns the partition and does not answer, or the partition does not exist any more.
+Progress = tuple[MessageId | None, Lag | None]
 # The partitions of a group by their names in it, and the committed offset of each.
 _Afters = dict[str, tuple[PartitionId, MessageId | None]]
 _ConsumerGroup = LoadedGroup[GroupState, MemberSessions]
@@ -435,19 +427,14 @@ class GroupCoordinator:
         ids = {each: partition_in(group.topic.id.namespace, each) for each in partitions}
         return {name: each for name, each in ids.items() if not self._is_foreign(each)}
 
-    async def lags(self, group_log: TopicId, state: GroupState) -> list[PartitionLag]:
+    async def lags(self, group_log: TopicId, state: GroupState) -> dict[str, Progress]:
         """Where the group is in each partition that it has an offset of, or shall consume."""
         afters = self._afters(group_log, state)
         (owned,) = await lags_of(self._offsets, self._counts, [self._owned(afters)])
-        return [
-            PartitionLag(
-                partition=name,
-                member_id=state.owners.get(name),
-                after=after,
-                lag=owned.get(name) or await self._foreign_lag(partition, after),
-            )
+        return {
+            name: (after, owned.get(name) or await self._foreign_lag(partition, after))
             for name, (partition, after) in afters.items()
-        ]
+        }
 
     async def all_lags(self, *, count_max: int) -> list[GroupLags]:
         """The lags of the groups whose logs this server owns, by name, with `count_max` partitions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from kernel.requests_and_replies import (
     EMPTY_REPLY,
@@ -19,7 +18,7 @@ from messaging.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR
 from messaging.groups.consumer_coordinator import (
     GroupCoordinator,
     MemberView,
-    PartitionLag,
+    Progress,
     group_log_of,
 )
 from messaging.groups.consumer_decisions import Heartbeat
@@ -160,16 +159,16 @@ class _Routes:
     async def show(self, request: Request) -> Reply:
         log = _log_of(request)
         state = await self._coordinator.committed(log)
-        lags = await self._coordinator.lags(log, state)
-        lags = [
-            each if self._may_see(request, log, each) else replace(each, lag=None) for each in lags
-        ]
+        lags = {
+            partition: (after, lag if self._may_see(request, log, partition) else None)
+            for partition, (after, lag) in (await self._coordinator.lags(log, state)).items()
+        }
         now_ms = self._coordinator.now_ms()
         return json_reply(group_body(request.parameters["g"], state, lags, now_ms=now_ms))
 
-    def _may_see(self, request: Request, log: TopicId, lag: PartitionLag) -> bool:
+    def _may_see(self, request: Request, log: TopicId, partition: str) -> bool:
         """Whether the client may know what a partition of another namespace has."""
-        topic = partition_in(log.namespace, lag.partition).base
+        topic = topic_in(log.namespace, partition).base
         return topic.namespace == log.namespace or self._may_read(request, topic)
 
     async def preferences(self, request: Request) -> Reply:
@@ -238,7 +237,7 @@ def _lag_form(lag: Lag | None, *, now_ms: int) -> dict[str, object]:
 
 
 def group_body(
-    name: str, state: GroupState, lags: list[PartitionLag], *, now_ms: int
+    name: str, state: GroupState, lags: Mapping[str, Progress], *, now_ms: int
 ) -> dict[str, object]:
     """The JSON of a group with these partitions."""
     return {
@@ -260,12 +259,12 @@ def group_body(
         ],
         "partitions": [
             {
-                "partition": each.partition,
-                "memberId": each.member_id,
-                "after": None if each.after is None else each.after.hex(),
-                **_lag_form(each.lag, now_ms=now_ms),
+                "partition": partition,
+                "memberId": state.owners.get(partition),
+                "after": None if after is None else after.hex(),
+                **_lag_form(lag, now_ms=now_ms),
             }
-            for each in lags
+            for partition, (after, lag) in lags.items()
         ],
     }
 

@@ -129,7 +129,11 @@ def join(
         raise TooManyMembersError(f"the group has {MEMBERS_COUNT_MAX} members, which is the most")
     draft.add(request)
     if request.member_id not in draft.state.current:
-        draft.add(_no_assignment(request.member_id))
+        draft.add(
+            AssignmentRecord(
+                member_id=request.member_id, epoch=0, previous_epoch=0, assigned={}, revoking={}
+            )
+        )
     if former_id is None or _is_other(state.members[former_id], request):
         _retarget(draft, partitions)
     _reconcile(draft, request.member_id)
@@ -369,12 +373,6 @@ def _take_over(draft: _Draft, former_id: str, request: MemberRecord) -> None:
     )
 
 
-def _no_assignment(member_id: str) -> AssignmentRecord:
-    return AssignmentRecord(
-        member_id=member_id, epoch=0, previous_epoch=0, assigned={}, revoking={}
-    )
-
-
 def _subscribed(state: GroupState, partitions: PartitionNames) -> dict[str, tuple[str, ...]]:
     topics = {topic for member in state.members.values() for topic in member.topics}
     return {topic: tuple(partitions.get(topic, ())) for topic in sorted(topics)}
@@ -389,15 +387,12 @@ def _retarget(draft: _Draft, partitions: PartitionNames) -> None:
     subscriptions = {member_id: member.topics for member_id, member in state.members.items()}
     target: dict[str, tuple[str, ...]] = {}
     if assignor:
-        target = ASSIGNORS[assignor](subscriptions, subscribed, _assigned(state))
+        # What each member would have if the last target were reached sticks to it.
+        previous = {member_id: state.target.get(member_id, ()) for member_id in state.members}
+        target = ASSIGNORS[assignor](subscriptions, subscribed, previous)
     draft.add(
         TargetRecord(epoch=state.epoch + 1, assignor=assignor, partitions=subscribed, target=target)
     )
-
-
-def _assigned(state: GroupState) -> dict[str, tuple[str, ...]]:
-    """What each member would have if the last target were reached: what sticks to it."""
-    return {member_id: state.target.get(member_id, ()) for member_id in state.members}
 
 
 def _has_target(state: GroupState, current: AssignmentRecord) -> bool:

@@ -96,12 +96,13 @@ class _Routes:
             await self._coordinator.leave(log, member_id, keeps_assignment=keeps)
             return value_reply(request, {"memberId": member_id, "memberEpoch": epoch})
         if epoch == 0:
-            view = await self._coordinator.join(log, _join(log, member_id, body), _start(body))
+            start = None
+            if "start" in body:
+                start = choice_from_json(GroupStart, body["start"], what="start")
+            view = await self._coordinator.join(log, _join(log, member_id, body), start)
         else:
-            request_of_member = _heartbeat(log, member_id, epoch, body)
-            view = await self._coordinator.heartbeat(
-                log, request_of_member, begun=_begun(log, body)
-            )
+            heartbeat = _heartbeat(log, member_id, epoch, body)
+            view = await self._coordinator.heartbeat(log, heartbeat, begun=_begun(log, body))
         return value_reply(request, self._view_form(view))
 
     async def commit(self, request: Request) -> Reply:
@@ -299,10 +300,6 @@ def _join(log: TopicId, member_id: str, body: Mapping[str, object]) -> MemberRec
         else check_name(text_from_json(instance_id, "instanceId"), what="instanceId"),
         client=client,
     )
-
-
-def _start(body: Mapping[str, object]) -> GroupStart | None:
-    return choice_from_json(GroupStart, body["start"], what="start") if "start" in body else None
 
 
 def _heartbeat(log: TopicId, member_id: str, epoch: int, body: Mapping[str, object]) -> Heartbeat:

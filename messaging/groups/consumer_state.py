@@ -57,8 +57,10 @@ class GroupState:
                 self.partitions, self.target = record.partitions, record.target
             case AssignmentRecord():
                 self._assign(record)
+            case OffsetRecord() if (pointer := record.pointer) is not None:
+                self.undecided.setdefault(pointer, []).append(record)
             case OffsetRecord():
-                self._publish(record)
+                self._commit(record)
             case ResetRecord():
                 self._reset(record)
             case BegunRecord():
@@ -168,12 +170,6 @@ class GroupState:
         for partition, after in record.offsets.items():
             # Where earlier records have expired, one of a later commit may be left.
             self.offsets.setdefault(partition, _without_member(partition, after, record.at_ms))
-
-    def _publish(self, record: OffsetRecord) -> None:
-        if record.pointer is None:
-            self._commit(record)
-        else:
-            self.undecided.setdefault(record.pointer, []).append(record)
 
     def _commit(self, record: OffsetRecord) -> None:
         begun = self.begun.get(record.partition)

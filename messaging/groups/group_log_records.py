@@ -7,7 +7,6 @@ message: a JSON object whose `type` names the kind of the record.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from operator import attrgetter
 from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
@@ -250,7 +249,7 @@ class RecordFormat(Generic[R]):
 
     def pointer_of(self, record: R) -> int | None:
         """The write pointer of the transaction that a record is part of."""
-        pointer: int | None = _pointer(record) if isinstance(record, _OF_TRANSACTIONS) else None
+        pointer: int | None = getattr(record, "pointer", None)
         return pointer
 
 
@@ -276,8 +275,6 @@ SHARE_RECORDS: RecordFormat[ShareRecord] = RecordFormat(
         "window": WindowRecord,
     }
 )
-_OF_TRANSACTIONS = (OffsetRecord, AcceptedRecord, RejectedRecord)
-_pointer = attrgetter("pointer")
 
 
 def _form(record: Any) -> dict[str, object]:

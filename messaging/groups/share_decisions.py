@@ -446,13 +446,11 @@ class ShareState:
         self._trim()
 
     def _pass_to(self, read_to: bytes) -> None:
-        """All up to here was read."""
+        """All up to here was read: messages up to there that are not in the window are gone."""
         self.read_to = max(self.read_to, read_to)
-        if self.ahead or self._tried:
-            self._forget_unread_through(self._seen_to)
-
-    def _forget_unread_through(self, last: bytes) -> None:
-        """Messages up to here that are not in the window are gone."""
+        if not (self.ahead or self._tried):
+            return
+        last = self._seen_to
         self.ahead = {each for each in self.ahead if each > last}
         while self._tried and self._tried[0] <= last:
             message_id = heapq.heappop(self._tried)

@@ -45,7 +45,7 @@ BUGS = (
     planted(
         "offsets-of-open-transactions-forgotten",
         _STATE,
-        "self.undecided.setdefault(record.pointer, []).append(record)",
+        "self.undecided.setdefault(pointer, []).append(record)",
         "pass",
     ),
     planted(

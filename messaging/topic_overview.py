@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from kernel.requests_and_replies import Reply, Request, Route, json_reply
 from messaging.groups.consumer_coordinator import GroupCoordinator, group_log_of
+from messaging.groups.consumer_decisions import GroupState
 from messaging.groups.consumer_routes import group_body
-from messaging.groups.consumer_state import GroupState
 from messaging.log.topics import topic_of
 from messaging.read.offsets_and_splits import TopicOffsets, offsets_body
 from messaging.retention.holds_and_positions import HoldsAndPositions, hold_body, position_body

@@ -19,8 +19,7 @@ from typing import Protocol
 from kernel.log_events import event
 from kernel.requests_and_replies import Caller
 from messaging.groups import consumer_decisions
-from messaging.groups.consumer_decisions import Heartbeat, MemberSessions
-from messaging.groups.consumer_state import GroupState
+from messaging.groups.consumer_decisions import GroupState, Heartbeat, MemberSessions
 from messaging.groups.group_log_records import (
     CONSUMER_RECORDS,
     BegunRecord,

@@ -21,8 +21,7 @@ from messaging.groups.consumer_coordinator import (
     Progress,
     group_log_of,
 )
-from messaging.groups.consumer_decisions import Heartbeat
-from messaging.groups.consumer_state import GroupState
+from messaging.groups.consumer_decisions import GroupState, Heartbeat
 from messaging.groups.group_log_records import LEFT_STATIC, MemberRecord
 from messaging.read.lags import Lag
 from tuff.protocol import operations

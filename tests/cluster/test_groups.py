@@ -12,8 +12,7 @@ import pytest
 from cluster.partitions_client import PartitionsClient
 from kernel.owner_floor import NO_FLOOR
 from messaging.groups.consumer_coordinator import GroupCoordinator
-from messaging.groups.consumer_decisions import Heartbeat
-from messaging.groups.consumer_state import GroupState
+from messaging.groups.consumer_decisions import GroupState, Heartbeat
 from messaging.groups.group_log_records import MemberRecord
 from messaging.read.counts import MessageCount
 from tests.cluster.nodes import AUDIT, Node, call, nodes

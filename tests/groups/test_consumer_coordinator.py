@@ -7,8 +7,7 @@ import pytest
 
 from messaging.groups import group_logs
 from messaging.groups.consumer_coordinator import GroupCoordinator, MemberView
-from messaging.groups.consumer_decisions import Heartbeat
-from messaging.groups.consumer_state import GroupState
+from messaging.groups.consumer_decisions import GroupState, Heartbeat
 from messaging.groups.group_log_records import CONSUMER_RECORDS, MemberRecord
 from messaging.read.counts import MessageCount
 from messaging.read.poll import Poll

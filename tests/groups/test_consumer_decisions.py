@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from messaging.groups.consumer_decisions import (
+    GroupState,
     Heartbeat,
     MemberSessions,
     commit,
@@ -14,7 +15,6 @@ from messaging.groups.consumer_decisions import (
     leave,
     reset,
 )
-from messaging.groups.consumer_state import GroupState
 from messaging.groups.group_log_records import (
     CONSUMER_RECORDS,
     AssignmentRecord,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from messaging.groups.consumer_decisions import join, leave
-from messaging.groups.consumer_state import GroupState
+from messaging.groups.consumer_decisions import GroupState, join, leave
 from messaging.groups.group_log_records import MemberRecord
 from tuff.protocol.errors import UnreleasedInstanceIdError
 

@@ -5,8 +5,7 @@ import pytest
 from messaging.groups import consumer_coordinator as coordinator
 from messaging.groups import group_logs
 from messaging.groups.consumer_coordinator import GroupCoordinator, MemberView
-from messaging.groups.consumer_decisions import Heartbeat
-from messaging.groups.consumer_state import GroupState
+from messaging.groups.consumer_decisions import GroupState, Heartbeat
 from messaging.groups.group_log_records import AssignmentRecord, MemberLeftRecord, MemberRecord
 from messaging.read.poll import Poll
 from tests.messaging.members import Member, new_tables

@@ -103,7 +103,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the death of a member is not counted for the message that it had begun",
-        "messaging/groups/consumer_state.py",
+        "messaging/groups/consumer_decisions.py",
         'self.begun[each.partition] = replace(each, member_id="", lost=each.lost + 1)',
         'self.begun[each.partition] = replace(each, member_id="")',
         (

@@ -3,12 +3,11 @@
 from tests.simulation.planted_bugs import planted
 
 _DECISIONS = "messaging/groups/consumer_decisions.py"
-_STATE = "messaging/groups/consumer_state.py"
 
 BUGS = (
     planted(
         "members-that-vanish-with-a-message-not-counted",
-        _STATE,
+        _DECISIONS,
         'replace(each, member_id="", lost=each.lost + 1)',
         'replace(each, member_id="")',
     ),
@@ -20,7 +19,7 @@ BUGS = (
     ),
     planted(
         "summary-forgets-beginnings",
-        _STATE,
+        _DECISIONS,
         "        yield from self.begun.values()\n",
         "",
     ),
@@ -44,13 +43,13 @@ BUGS = (
     ),
     planted(
         "offsets-of-open-transactions-forgotten",
-        _STATE,
+        _DECISIONS,
         "self.undecided.setdefault(pointer, []).append(record)",
         "pass",
     ),
     planted(
         "late-commit-sets-an-offset-back",
-        _STATE,
+        _DECISIONS,
         "if before is None or before.after < record.after:",
         "if True:",
     ),
@@ -81,13 +80,13 @@ BUGS = (
     ),
     planted(
         "summary-forgets-the-start",
-        _STATE,
+        _DECISIONS,
         "yield StartRecord(topics=tuple(sorted(self.started)), offsets={}, at_ms=0)",
         "pass",
     ),
     planted(
         "start-not-stored",
-        _STATE,
+        _DECISIONS,
         "        for partition, after in record.offsets.items():\n",
         "        for partition, after in ():\n",
     ),

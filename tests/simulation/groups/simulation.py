@@ -16,8 +16,7 @@ from itertools import count
 
 from messaging.groups import consumer_decisions
 from messaging.groups.assignors import ASSIGNORS
-from messaging.groups.consumer_decisions import Heartbeat, MemberSessions
-from messaging.groups.consumer_state import GroupState
+from messaging.groups.consumer_decisions import GroupState, Heartbeat, MemberSessions
 from messaging.groups.group_log_records import CONSUMER_RECORDS, ConsumerRecord, MemberRecord
 from tuff.protocol.errors import (
     FencedMemberEpochError,

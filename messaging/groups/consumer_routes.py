@@ -325,27 +325,25 @@ def _epoch(body: Mapping[str, object], *, first: int) -> int:
     return epoch
 
 
-def _offsets(log: TopicId, body: Mapping[str, object]) -> Mapping[str, object]:
-    offsets = body.get("offsets")
-    if not isinstance(offsets, dict) or not offsets:
-        raise BadRequestError(
-            "offsets is an object with a message id for each partition, and has at least one, not "
-            f"{shown(offsets)}"
-        )
-    if len(offsets) > OFFSETS_COUNT_MAX:
-        raise BadRequestError(f"offsets has {OFFSETS_COUNT_MAX} partitions or less")
-    return {_partition(log, name): after for name, after in offsets.items()}
+def _offsets(log: TopicId, body: Mapping[str, object]) -> dict[str, object]:
+    if not (offsets := _by_partition(log, body.get("offsets"), what="offsets")):
+        raise BadRequestError("offsets has a message id for at least one partition")
+    return offsets
 
 
 def _begun(log: TopicId, body: Mapping[str, object]) -> dict[str, MessageId]:
     """The messages that a member has begun, by partition; none where the member does not say."""
-    begun = body.get("begun", {})
-    if not isinstance(begun, dict) or len(begun) > OFFSETS_COUNT_MAX:
+    begun = _by_partition(log, body.get("begun", {}), what="begun")
+    return {name: _id(message, name) for name, message in begun.items()}
+
+
+def _by_partition(log: TopicId, value: object, *, what: str) -> dict[str, object]:
+    if not isinstance(value, dict) or len(value) > OFFSETS_COUNT_MAX:
         raise BadRequestError(
-            f"begun is an object with a message id for each of {OFFSETS_COUNT_MAX} partitions or "
-            f"less, not {shown(begun)}"
+            f"{what} is an object with a message id for each of {OFFSETS_COUNT_MAX} partitions or "
+            f"less, not {shown(value)}"
         )
-    return {_partition(log, name): _id(message, name) for name, message in begun.items()}
+    return {_partition(log, name): id for name, id in value.items()}
 
 
 def _id(value: object, partition: str) -> MessageId:

@@ -28,7 +28,7 @@ from messaging.groups.share_decisions import (
     ShareProperties,
     ShareState,
 )
-from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, ShareGroup, WindowReader
+from messaging.groups.share_reads import AHEAD_COUNT_MIN, ShareGroup, WindowReader
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log, require_topic
 from messaging.log.topics import TTL_S_MAX, Topic, created
 from messaging.model.visibility import before_row, first_id, id_before, start_after
@@ -331,13 +331,15 @@ class ShareGroups:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
-        waiter, watched = asyncio.Event(), dict[TopicId, Topic]()
+        waiter, watched = asyncio.Event(), set[Topic]()
         try:
             while True:
                 waiter.clear()
                 partitions = await self._partitions_of(topic, group)
                 # Before the first look, so that no message is missed in between.
-                self._watch(topic, group, partitions, waiter, watched)
+                watched |= self._wakers(topic, group, partitions)
+                for each in watched:
+                    each.waiters[waiter] = None
                 leased, next_ms = await self._lease_in_turn(partitions, group, request)
                 if leased.messages or self._polls.is_stopping or loop.time() >= deadline_s:
                     return leased
@@ -347,24 +349,13 @@ class ShareGroups:
                     alarm_s = min(deadline_s, loop.time() + left_ms / 1000)
                 await self._polls.wait_until(waiter, alarm_s)
         finally:
-            for each in watched.values():
+            for each in watched:
                 each.waiters.pop(waiter, None)
 
-    def _watch(
-        self,
-        topic: TopicId,
-        group: str,
-        partitions: Iterable[TopicId],
-        waiter: asyncio.Event,
-        watched: dict[TopicId, Topic],
-    ) -> None:
-        """Let messages, releases and added partitions set the waiter."""
-        for each in (topic.base, *partitions):
-            watched[each] = self._state.topics.find(each)
-        for each in partitions:
-            watched[each.share_log(group)] = self._find_log(each, group)
-        for found in watched.values():
-            found.waiters[waiter] = None
+    def _wakers(self, topic: TopicId, group: str, partitions: Iterable[TopicId]) -> set[Topic]:
+        """What is woken by messages, by releases and by added partitions."""
+        topics = {self._state.topics.find(each) for each in (topic.base, *partitions)}
+        return topics | {self._find_log(each, group) for each in partitions}
 
     async def _lease_in_turn(
         self, partitions: Sequence[TopicId], group: str, request: LeaseRequest
@@ -446,7 +437,7 @@ class ShareGroups:
             await self._bring_up_to_date(topic, found)
             reader = self._reader(found, request.bytes_max)
             ids = await reader.take(request.count)
-            given = self._give(found, request, ids, reader.messages)
+            given = self._give(found, request, ids, reader)
             for each in ids[len(given) :]:
                 found.state.put_back(each)
             if any(each.lease.attempts > 1 for each in given):
@@ -459,28 +450,25 @@ class ShareGroups:
         found: ShareGroup,
         request: LeaseRequest,
         ids: Sequence[bytes],
-        messages: Mapping[bytes, Read],
+        reader: WindowReader,
     ) -> list[Given]:
         until_ms = self._state.now_ms() + (request.lease_ms or found.memory.lease_ms)
-        bytes_max = self._bytes_max(request.bytes_max)
         given: list[Given] = []
         size_bytes = 0
         for message_id in ids:
-            payload, attributes = messages[message_id]
+            payload, attributes = reader.messages[message_id]
             size_bytes += len(payload)
-            if given and size_bytes > bytes_max:
+            if given and size_bytes > reader.bytes_max:
                 break
             lease = found.state.lease(message_id, until_ms=until_ms, is_begun=not given)
             given.append(Given(lease, payload, attributes))
         return given
 
     def _reader(self, found: ShareGroup, bytes_max: int | None = None) -> WindowReader:
-        bytes_max = self._bytes_max(bytes_max)
-        return WindowReader(self._polls, found, window=self.window, bytes_max=bytes_max)
-
-    def _bytes_max(self, asked: int | None) -> int:
         most = self._settings.poll_bytes_max
-        return most if asked is None else min(asked, most)
+        if bytes_max is not None:
+            most = min(bytes_max, most)
+        return WindowReader(self._polls, found, window=self.window, bytes_max=most)
 
     async def _bring_up_to_date(self, topic: TopicId, found: ShareGroup) -> None:
         """Take note of ended transactions, of ended leases, and of messages that expired."""

@@ -36,7 +36,7 @@ class WindowReader:
         self._topic = home.base.partition(home.number or 0)  # also of a topic with several
         self._state = group.state
         self._window = window
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         tags = group.memory.tags
         self._tags = None if tags is None else TagFilter.parse(tags)
         self._count_min = AHEAD_COUNT_MIN if group.memory.order is ProcessingOrder.KEY else 1
@@ -74,7 +74,7 @@ class WindowReader:
 
     @property
     def _is_full(self) -> bool:
-        return self._read_bytes >= self._bytes_max
+        return self._read_bytes >= self.bytes_max
 
     def _put_back(self, ids: Iterable[bytes]) -> None:
         for each in ids:

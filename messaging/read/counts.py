@@ -10,7 +10,7 @@ nor are those of transactions in progress. `MessageCounts` is called on the even
 functions below it read the store and block.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -105,12 +105,6 @@ class MessageCounts:
         found = await self.counts_of([*chain(*logs)], records_count_max=records_count_max)
         counts = iter(found)
         return [_total(islice(counts, len(each))) for each in logs]
-
-    async def counts(
-        self, afters: Mapping[TopicId, MessageId | None]
-    ) -> dict[TopicId, MessageCount]:
-        """The messages behind an id of each partition, or all of it."""
-        return dict(zip(afters, await self.counts_of([*afters.items()]), strict=True))
 
     async def counts_of(
         self,

@@ -212,22 +212,11 @@ class GroupCoordinator:
             await self._write(group, records)
             return self._heard(group, request.member_id)
 
-    async def heartbeat(
-        self,
-        group_log: TopicId,
-        request: Heartbeat,
-        *,
-        begun: Mapping[str, MessageId] = MappingProxyType({}),
-    ) -> MemberView:
-        """`begun`: the message of each partition that the member has begun, and not committed.
-
-        Raises: GroupNotFoundError, UnknownMemberError, FencedMemberEpochError.
-        """
+    async def heartbeat(self, group_log: TopicId, request: Heartbeat) -> MemberView:
+        """Raises: GroupNotFoundError, UnknownMemberError, FencedMemberEpochError."""
         async with self._turn(group_log) as group:
             partitions = await self._partitions(group)
             records = consumer_decisions.heartbeat(group.state, request, partitions)
-            kept = {each: message for each, message in begun.items() if each in request.owned}
-            records += consumer_decisions.begin(group.state, request.member_id, kept)
             await self._write(group, records)
             return self._heard(group, request.member_id)
 
@@ -291,12 +280,7 @@ class GroupCoordinator:
                 self._state.require_past(after, skew_ms=OWNERS_SKEW_MS if is_foreign else 0)
         async with self._turn(group_log) as group:
             await self._logs.end_transactions(group)
-            records = consumer_decisions.reset(
-                group.state,
-                offsets,
-                now_ms=self._state.now_ms(),
-                undecided=group.state.undecided_partitions(),
-            )
+            records = consumer_decisions.reset(group.state, offsets, now_ms=self._state.now_ms())
             self._begin(group, offsets)
             await self._write(group, records)
 

@@ -225,12 +225,14 @@ class GroupState:
 class Heartbeat:
     """A member is alive, and has exactly the partitions `owned`, less than it is assigned once it
     released some. `group_epoch` is that of the last reply that it has acted on: a late heartbeat
-    must not release what it had not received yet."""
+    must not release what it had not received yet. `begun`: the message of each partition that it
+    has begun, and not committed."""
 
     member_id: str
     epoch: int
     group_epoch: int
     owned: frozenset[str]
+    begun: Mapping[str, MessageId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,13 +356,15 @@ def heartbeat(
             f"the member {request.member_id} has the epoch {current.epoch}, and not "
             f"{request.epoch}; give up all partitions, and join again"
         )
+    kept = {each: message for each, message in request.begun.items() if each in request.owned}
+    begun = begin(state, request.member_id, kept)
     if _has_target(state, current) and state.partitions == _subscribed(state, partitions):
-        return []
+        return begun
     draft = _Draft(state)
     if state.partitions != _subscribed(state, partitions):
         _retarget(draft, partitions)
     _reconcile(draft, request.member_id, request)
-    return draft.records
+    return draft.records + begun
 
 
 def leave(
@@ -463,10 +467,8 @@ def reset(
     offsets: Mapping[str, MessageId | None],
     *,
     now_ms: int,
-    undecided: Iterable[str] = (),
 ) -> list[ConsumerRecord]:
-    """Set or forget (None) offsets. `undecided`: the partitions with commits in transactions in
-    progress.
+    """Set or forget (None) offsets.
 
     Raises:
         GroupNotEmptyError: a member has one of the partitions, or its offset is undecided.
@@ -477,7 +479,7 @@ def reset(
             f"members have {', '.join(taken[:10])}; close them first, or wait until their session "
             "is over"
         )
-    waiting = sorted({*offsets} & {*undecided})
+    waiting = sorted(offsets.keys() & state.undecided_partitions())
     if waiting:
         raise GroupNotEmptyError(
             f"a transaction in progress commits offsets of {', '.join(waiting[:10])}; wait until "

@@ -101,7 +101,7 @@ class _Routes:
             view = await self._coordinator.join(log, _join(log, member_id, body), start)
         else:
             heartbeat = _heartbeat(log, member_id, epoch, body)
-            view = await self._coordinator.heartbeat(log, heartbeat, begun=_begun(log, body))
+            view = await self._coordinator.heartbeat(log, heartbeat)
         return value_reply(request, self._view_form(view))
 
     async def commit(self, request: Request) -> Reply:
@@ -311,6 +311,7 @@ def _heartbeat(log: TopicId, member_id: str, epoch: int, body: Mapping[str, obje
         epoch=epoch,
         group_epoch=group_epoch,
         owned=frozenset(_partition(log, each) for each in owned),
+        begun=_begun(log, body),
     )
 
 

@@ -283,8 +283,12 @@ def test_an_operator_sets_offsets_that_no_member_has() -> None:
         reset(group.state, back, now_ms=1)
 
     group.apply(fence(group.state, ["m1", "m2"], FOUR))
+    group.state.apply(
+        OffsetRecord(partition="t", after=MessageId(10, 0), member_id="m1", at_ms=1, pointer=7)
+    )
     with pytest.raises(GroupNotEmptyError, match="a transaction in progress"):
-        reset(group.state, back, now_ms=1, undecided={"t"})
+        reset(group.state, back, now_ms=1)
+    group.state.end_transaction(7, is_committed=False)
     group.apply(reset(group.state, back, now_ms=1))
     assert group.state.offsets["t"].after == MessageId(3, 0)
 

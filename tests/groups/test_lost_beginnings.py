@@ -1,6 +1,7 @@
 """Messages that members of a group began before they vanished (protocol §3.11, Beginnings)."""
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -43,7 +44,8 @@ async def joined(
 async def begins(
     groups: GroupCoordinator, view: MemberView, message: MessageId = KILLER
 ) -> MemberView:
-    return await groups.heartbeat(LOG, heartbeat_of(view, NAME), begun={NAME: message})
+    request = replace(heartbeat_of(view, NAME), begun={NAME: message})
+    return await groups.heartbeat(LOG, request)
 
 
 async def stays(groups: GroupCoordinator, view: MemberView, *owned: str) -> MemberView:

@@ -136,11 +136,9 @@ class Coordinator:
         world.note_subscription(request.topics)
         return self._reply(request.member_id)
 
-    def heartbeat(self, request: Heartbeat, begun: Mapping[str, int]) -> Reply:
+    def heartbeat(self, request: Heartbeat) -> Reply:
         self.tick()
         records = consumer_decisions.heartbeat(self.state, request, self.world.partitions)
-        messages = {each: id_of(number) for each, number in begun.items()}
-        records += consumer_decisions.begin(self.state, request.member_id, messages)
         self.write(records, is_lost=self.world.chance.random() < 0.01)
         return self._reply(request.member_id)
 
@@ -266,9 +264,9 @@ class Member:
             epoch=self.epoch,
             group_epoch=self.group_epoch,
             owned=frozenset(self.owned),
+            begun={each: id_of(position + 1) for each, position in self.positions.items()},
         )
-        begun = {each: position + 1 for each, position in self.positions.items()}
-        return lambda: coordinator.heartbeat(heartbeat, begun)
+        return lambda: coordinator.heartbeat(heartbeat)
 
     def _beat_again(self, number: int) -> None:
         if number == self.number:

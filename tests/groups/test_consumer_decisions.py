@@ -303,7 +303,8 @@ def test_a_reset_drops_commits_that_were_decided_before_it() -> None:
     group.apply(commit(group.state, "m1", 2, early, now_ms=1, pointer=1))
     group.apply(fence(group.state, ["m1", "m2"], FOUR))
 
-    group.apply(reset(group.state, {"t": MessageId(3, 0)}, now_ms=1))
+    # As at a load: when the reset was decided, the transaction had ended.
+    group.state.apply(ResetRecord(partition="t", after=MessageId(3, 0), at_ms=1))
     group.state.end_transaction(1, is_committed=True)
 
     assert group.state.offsets["t"].after == MessageId(3, 0)

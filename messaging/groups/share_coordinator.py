@@ -315,9 +315,10 @@ class ShareGroups:
         groups = self._live(self._state.topics)
         for topic, name in groups:
             await asyncio.sleep(0)  # there may be thousands
+            partition = topic.partition(topic.number or 0)  # also of a topic with several
             with suppress(TuffError):
-                async with self._turn(topic, name) as found:
-                    await self._bring_up_to_date(topic, found)
+                async with self._turn(partition, name) as found:
+                    await self._bring_up_to_date(partition, found)
         return [GroupName(GroupKind.SHARE, topic.namespace, name) for topic, name in groups]
 
     async def lease(

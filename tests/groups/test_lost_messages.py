@@ -284,6 +284,21 @@ async def test_a_share_group_loses_what_no_worker_has_and_is_not_done(
     assert lost(service) == {(WORKERS, "expired"): 8}
 
 
+async def test_a_share_group_loses_of_each_partition_of_a_topic(
+    world: World, service: MessagingService
+) -> None:
+    await service.topics.update(AUDIT, {}, partition_count=2)
+    await create_share_group(service)
+    for number, count in enumerate((3, 2)):
+        request = PublishRequest(None, [b"m"] * count)
+        await service.publisher.publish(AUDIT.partition(number), request)
+    world.clock.now_ms += TTL_MS
+
+    await service.cleaner.run_pass()
+
+    assert lost(service) == {(WORKERS, "expired"): 5}
+
+
 async def test_what_a_share_group_had_done_before_a_start_is_no_loss(world: World) -> None:
     async with world.running(audit={"ttl": "60"}) as service:
         await create_share_group(service)

@@ -287,7 +287,7 @@ async def test_a_share_group_loses_what_no_worker_has_and_is_not_done(
 async def test_a_share_group_loses_of_each_partition_of_a_topic(
     world: World, service: MessagingService
 ) -> None:
-    await service.topics.update(AUDIT, {}, partition_count=2)
+    await service.topics.update(AUDIT, {"ttl": str(TTL_MS // 1000)}, partition_count=2)
     await create_share_group(service)
     for number, count in enumerate((3, 2)):
         request = PublishRequest(None, [b"m"] * count)

@@ -41,7 +41,6 @@ from messaging.model.row_format import (
     Hold,
     LastBatch,
     MessageRow,
-    PayloadRow,
     Position,
     StoreMetadata,
     delayed_key,
@@ -134,7 +133,7 @@ def _message(key: bytes, value: bytes) -> Line:
 
 
 def _payload(key: bytes, value: bytes) -> Line:
-    row = PayloadRow.from_bytes(key, value)
+    row = MessageRow.from_bytes(key, value)
     return {
         **_offset(key),
         "write_pointer": _pointer(pointer_in(key)),

@@ -50,7 +50,6 @@ from messaging.model.row_format import (
     LastBatch,
     MessageRow,
     NewerRowError,
-    PayloadRow,
     Position,
     StoreMetadata,
     offset_after,
@@ -534,7 +533,7 @@ def _check_producer(key: bytes, value: bytes) -> None:
 
 _CHECKS: Mapping[bytes, Callable[[bytes, bytes], object]] = {
     MESSAGES: partial(_check_rows, MessageRow.from_bytes),
-    PAYLOADS: partial(_check_rows, PayloadRow.from_bytes),
+    PAYLOADS: partial(_check_rows, MessageRow.from_bytes),
     DELAYED: partial(_check_rows, MessageRow.from_bytes),
     TOPICS: _check_topic,
     INDEX: IndexedRange.from_bytes,

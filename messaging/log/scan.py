@@ -37,7 +37,6 @@ from messaging.model.row_format import (
     DamagedRowError,
     MessageRow,
     PayloadRange,
-    PayloadRow,
     first_offset,
     message_key,
     offset_after,
@@ -445,7 +444,7 @@ class _Scan:
     def _read_payload(self, offset: Offset, key: bytes, value: bytes, rows: _RowRange) -> None:
         message_id = rows.front + key[-OFFSET_SIZE:]
         try:
-            row = PayloadRow.from_bytes(key, value)
+            row = MessageRow.from_bytes(key, value)
         except DamagedRowError as error:
             skipped_to = self._next[OFFSET_SIZE:] if self._next.startswith(rows.front) else b""
             others = self._possible_loss(key, value, rows.first, skipped_to)

@@ -325,6 +325,7 @@ PACKED_BYTE = bytes((IS_PACKED,))  # of packed rows
 HEAD = struct.Struct(">BI")  # flags and checksum
 
 _KNOWN_FLAGS = HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE | IS_PACKED
+_NOT_OF_PAYLOADS = HAS_POINTER | IS_REFERENCE | IS_PACKED
 _SIGNED_POINTER = struct.Struct(">q")
 _TRANSACTION_HEAD = struct.Struct(">Bq")  # flags and pointer
 _TTL = struct.Struct(">I")
@@ -369,7 +370,8 @@ NO_PAYLOADS = PayloadRange(Offset(0, 0), Offset(0, 0), 0)
 
 @value(kw_only=True)
 class MessageRow:
-    """One row of the Message Table: an inline payload, or a reference to stored ones.
+    """One row of the Message Table: an inline payload, or a reference to stored ones; or one of the
+    Payload Table, which has neither a pointer nor a reference.
 
     `tx_pointer` is negative once the row was rolled back; `ttl_s` is the message's own.
     """
@@ -398,8 +400,9 @@ class MessageRow:
         flags, body = unframe(key, value)
         if not flags:
             return cls(payload=body)
-        if flags & IS_PACKED:
-            raise newer_flags(flags)  # whole, but its rows can't be separated
+        refused = _NOT_OF_PAYLOADS if key[:1] == PAYLOADS else IS_PACKED
+        if flags & refused:
+            raise newer_flags(flags)  # packed ones are whole, but can't be separated
         pointer, ttl_s, attributes, rest = _take_optional(flags, body)
         if not flags & IS_REFERENCE:
             return cls(tx_pointer=pointer, ttl_s=ttl_s, payload=rest, attributes=attributes)
@@ -408,29 +411,6 @@ class MessageRow:
         first_ts, first_seq, last_ts, last_seq, count = _RANGE.unpack(rest)
         brings = PayloadRange(Offset(first_ts, first_seq), Offset(last_ts, last_seq), count)
         return cls(tx_pointer=pointer, ttl_s=ttl_s, reference=brings, attributes=attributes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadRow:
-    """One row of the Payload Table."""
-
-    payload: bytes
-    ttl_s: int | None = None
-    attributes: bytes | None = None
-
-    def to_bytes(self, key: bytes) -> bytes:
-        """The stored value under this key."""
-        flags = _flags(None, self.ttl_s, self.attributes, None)
-        return frame(key, flags, _optional(None, self.ttl_s, self.attributes) + self.payload)
-
-    @classmethod
-    def from_bytes(cls, key: bytes, value: bytes) -> PayloadRow:
-        """Raises: DamagedRowError."""
-        flags, body = unframe(key, value)
-        if flags & (HAS_POINTER | IS_REFERENCE | IS_PACKED):
-            raise newer_flags(flags)
-        _, ttl_s, attributes, rest = _take_optional(flags, body)
-        return cls(payload=rest, ttl_s=ttl_s, attributes=attributes)
 
 
 def frame(key: bytes, flags: int, body: bytes) -> bytes:

@@ -27,7 +27,6 @@ from messaging.model.row_format import (
     OFFSET_SIZE,
     DamagedRowError,
     MessageRow,
-    PayloadRow,
     message_key,
     offset_after,
     offset_in,
@@ -249,7 +248,7 @@ class _Counting:
 
     def _is_delivered(self, offset: Offset, key: bytes, value: bytes) -> bool:
         try:
-            row = PayloadRow.from_bytes(key, value)
+            row = MessageRow.from_bytes(key, value)
         except DamagedRowError:
             return True
         is_expired = is_past_own_ttl(self._query, offset, row.ttl_s)

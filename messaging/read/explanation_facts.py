@@ -16,7 +16,6 @@ from messaging.model.parameters import choice, transaction_named
 from messaging.model.row_format import (
     DamagedRowError,
     MessageRow,
-    PayloadRow,
     delayed_key,
     message_key,
     payload_key,
@@ -319,7 +318,7 @@ def _decoded(store: Store, prefix: bytes, id: MessageId) -> MessageRow | None:
     stored_at = Offset(id.write_timestamp_ms, id.payload_seq_id)
     inner_key = payload_key(prefix, abs(row.tx_pointer), stored_at)
     inner = store.get(inner_key)
-    own = [row.ttl_s, None if inner is None else PayloadRow.from_bytes(inner_key, inner).ttl_s]
+    own = [row.ttl_s, None if inner is None else MessageRow.from_bytes(inner_key, inner).ttl_s]
     return replace(row, ttl_s=min((each for each in own if each is not None), default=None))
 
 

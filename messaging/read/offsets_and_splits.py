@@ -30,7 +30,6 @@ from messaging.model.row_format import (
     OFFSET_SIZE,
     DamagedRowError,
     MessageRow,
-    PayloadRow,
     message_key,
     offset_after,
     offset_in,
@@ -296,7 +295,7 @@ def _is_last_live(store: Store, query: Query, offset: Offset, row: MessageRow) -
     value = store.get(key)
     try:
         return value is not None and not is_past_own_ttl(
-            query, offset, PayloadRow.from_bytes(key, value).ttl_s
+            query, offset, MessageRow.from_bytes(key, value).ttl_s
         )
     except DamagedRowError:
         return False

@@ -40,7 +40,6 @@ from messaging.model.row_format import (
     ROWS_STOP,
     DamagedRowError,
     MessageRow,
-    PayloadRow,
     message_key,
     offset_after,
     offset_in,
@@ -446,7 +445,7 @@ def _retained(key: bytes, value: bytes) -> RetainedRow:
         # Its rows have one generation and one millisecond, so all of them expire together.
         require_packed(key, value)
     elif is_payload:
-        PayloadRow.from_bytes(key, value)
+        MessageRow.from_bytes(key, value)
     else:
         row = MessageRow.from_bytes(key, value)
     return RetainedRow(

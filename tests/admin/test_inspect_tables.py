@@ -10,7 +10,7 @@ from admin.inspect_tables import decoded, store_rows, table_rows
 from messaging.engines.leveldb import LevelDbStore
 from messaging.engines.memory import MemoryStore
 from messaging.engines.row_store import Store
-from messaging.model.row_format import MessageRow, PayloadRow, message_key
+from messaging.model.row_format import MessageRow, message_key
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, NOON_MS, World, publish, request
 from tuff.protocol.attributes import Attributes
@@ -97,7 +97,7 @@ def test_an_intact_value_with_a_key_that_is_too_short_is_shown_as_corrupt() -> N
     """It raised an unexpected exception, and ended `tuff table show`."""
     key = b"pshort"
 
-    shown = decoded(key, PayloadRow(payload=b"x").to_bytes(key))
+    shown = decoded(key, MessageRow(payload=b"x").to_bytes(key))
 
     assert shown["kind"] == "damage"
     assert shown["place"] == b"short".hex()

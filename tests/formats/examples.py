@@ -30,7 +30,6 @@ from messaging.model.row_format import (
     LastBatch,
     MessageRow,
     PayloadRange,
-    PayloadRow,
     Position,
     StoreMetadata,
     delayed_key,
@@ -57,7 +56,7 @@ from tx.wal import pack_edits, pack_proof
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
 
 Value = dict[str, Any]
-Stored = MessageRow | PayloadRow | TopicRecord | IndexedRange | LastBatch | StoreMetadata
+Stored = MessageRow | TopicRecord | IndexedRange | LastBatch | StoreMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +218,10 @@ def _message(means: Value) -> tuple[bytes, MessageRow]:
     return message_key(_prefix(means), Offset(*means["offset"])), made
 
 
-def _payload(means: Value) -> tuple[bytes, PayloadRow]:
+def _payload(means: Value) -> tuple[bytes, MessageRow]:
     key = payload_key(_prefix(means), means["pointer"], Offset(*means["offset"]))
     attributes = _attributes(means["attributes"])
-    return key, PayloadRow(
+    return key, MessageRow(
         payload=means["payload"].encode(), ttl_s=means["ttl_s"], attributes=attributes
     )
 

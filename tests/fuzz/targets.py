@@ -44,7 +44,6 @@ from messaging.model.row_format import (
     Hold,
     LastBatch,
     MessageRow,
-    PayloadRow,
     Position,
     StoreMetadata,
     frame,
@@ -138,15 +137,7 @@ def split(data: bytes) -> tuple[bytes, int, bytes]:
 
 
 RowKind = type[
-    MessageRow
-    | PayloadRow
-    | TopicRecord
-    | IndexedRange
-    | LastBatch
-    | StoreMetadata
-    | Hold
-    | Position
-    | GapRow
+    MessageRow | TopicRecord | IndexedRange | LastBatch | StoreMetadata | Hold | Position | GapRow
 ]
 
 
@@ -464,7 +455,7 @@ TARGETS: Sequence[Target] = (
     ),
     _target("messages-end", StoreEnd.from_bytes, DamagedEndError, _like("messages-end")),
     _target("message-row", _row(MessageRow), DamagedRowError, _like("message-row.*")),
-    _target("payload-row", _row(PayloadRow), DamagedRowError, _like("payload-.*")),
+    _target("payload-row", _row(MessageRow), DamagedRowError, _like("payload-.*")),
     _target("packed-rows", _packed_rows, DamagedRowError, _like("packed-rows")),
     _target("topic-row", _row(TopicRecord), DamagedRowError, _like("topic-.*")),
     _target("index-row", _row(IndexedRange), DamagedRowError, _like("index-.*")),

@@ -14,7 +14,6 @@ from messaging.model.row_format import (
     NO_PAYLOADS,
     MessageRow,
     PayloadRange,
-    PayloadRow,
     message_key,
     payload_key,
     prefix_of,
@@ -99,7 +98,7 @@ def build(
             assert row.pointer is not None
             stored.append(Offset(row.timestamp_ms, seq_id))
             key = payload_key(PREFIX, abs(row.pointer), stored[-1])
-            found = PayloadRow(payload=payload, ttl_s=ttl_s, attributes=attributes_of(payload))
+            found = MessageRow(payload=payload, ttl_s=ttl_s, attributes=attributes_of(payload))
             table.write([(key, found.to_bytes(key))])
             seq_id += 1
         place = Offset(row.timestamp_ms, seq_id)

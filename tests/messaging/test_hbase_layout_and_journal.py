@@ -25,7 +25,6 @@ from messaging.model.row_format import (
     PAYLOADS,
     MessageRow,
     PayloadRange,
-    PayloadRow,
     message_key,
     payload_key,
     prefix_of,
@@ -61,10 +60,10 @@ def test_a_row_begins_with_the_salt_of_its_topic() -> None:
         (MessageRow(payload=b""), 5),
         (MessageRow(tx_pointer=-7, payload=b"payload"), 13),
         (MessageRow(tx_pointer=7, ttl_s=3, attributes=b"abc", payload=b"payload"), 24),
-        (PayloadRow(payload=b"payload", ttl_s=9), 9),
+        (MessageRow(payload=b"payload", ttl_s=9), 9),
     ],
 )
-def test_a_payload_has_a_cell_of_its_own(row: MessageRow | PayloadRow, head_size: int) -> None:
+def test_a_payload_has_a_cell_of_its_own(row: MessageRow, head_size: int) -> None:
     value = row.to_bytes(b"mkey")
 
     cells = cells_of("message", value)

@@ -16,7 +16,6 @@ from messaging.model.attributes import encode_attributes
 from messaging.model.row_format import (
     MessageRow,
     PayloadRange,
-    PayloadRow,
     message_key,
     payload_key,
 )
@@ -131,7 +130,7 @@ def test_chunks_of_rows_are_read_as_row_by_row(
 
 
 def _group(
-    stored: list[PayloadRow], changed: tuple[int, bool] | None, offset: Offset
+    stored: list[MessageRow], changed: tuple[int, bool] | None, offset: Offset
 ) -> tuple[MemoryStore, list[bytes]]:
     """A reference and what it brings, of which one row may be missing; and the key of the one that
     is to be damaged."""
@@ -151,13 +150,13 @@ def _group(
 
 
 mixed_payloads = st.builds(
-    PayloadRow,
+    MessageRow,
     payload=st.binary(max_size=9),
     ttl_s=st.sampled_from([None] * 20 + [1, 50]),
     attributes=st.sampled_from([*[None] * 20, b"later", *TAGGED * 2]),
 )
 tagged_payloads = st.builds(
-    PayloadRow, payload=st.binary(max_size=9), attributes=st.sampled_from(TAGGED)
+    MessageRow, payload=st.binary(max_size=9), attributes=st.sampled_from(TAGGED)
 )
 stored_rows = st.lists(mixed_payloads, min_size=1, max_size=40) | st.lists(
     tagged_payloads, min_size=1, max_size=40
@@ -174,7 +173,7 @@ stored_rows = st.lists(mixed_payloads, min_size=1, max_size=40) | st.lists(
     tags=filters,
 )
 @example(
-    stored=[PayloadRow(payload=b"a")] * 20,
+    stored=[MessageRow(payload=b"a")] * 20,
     changed=None,
     start=0,
     through=5,
@@ -183,7 +182,7 @@ stored_rows = st.lists(mixed_payloads, min_size=1, max_size=40) | st.lists(
     tags=None,
 )
 def test_chunks_of_payload_rows_are_read_as_row_by_row(
-    stored: list[PayloadRow],
+    stored: list[MessageRow],
     changed: tuple[int, bool] | None,
     start: int,
     through: int | None,
@@ -229,7 +228,7 @@ def test_a_filtered_page_ends_as_row_by_row(pattern: tuple[int, ...], limit: int
 @pytest.mark.parametrize("through", [2, 5, 19])
 def test_a_filtered_read_ends_inside_a_group_as_row_by_row(through: int) -> None:
     place = Offset(NOW_MS - 1_000, 0)
-    table, _ = _group([PayloadRow(payload=b"a", attributes=TAGGED[0])] * 20, None, place)
+    table, _ = _group([MessageRow(payload=b"a", attributes=TAGGED[0])] * 20, None, place)
     last = MessageId(*place, NOW_MS - 2_000, through)
     asked: dict[str, object] = {"through": last, "tags": TagFilter.parse("eu")}
 
@@ -360,7 +359,7 @@ def test_a_read_ends_inside_a_group_for_topic_names_of_any_length(name_size: int
     table.write([(key, MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key))])
     for place in places[:3]:
         key = payload_key(prefix, COMMITTED_POINTER, place)
-        table.write([(key, PayloadRow(payload=b"%d" % place.seq_id).to_bytes(key))])
+        table.write([(key, MessageRow(payload=b"%d" % place.seq_id).to_bytes(key))])
     served = {"now_ms": NOON_MS, "live_from": places[0], "high_water_mark": places[3]}
     through = MessageId(*places[3], *places[1])
 

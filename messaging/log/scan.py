@@ -156,19 +156,6 @@ class _RowRange(NamedTuple):
     pointer: int | None
 
 
-class _Counted:
-    """Chunks of records, of which the rows are counted."""
-
-    def __init__(self, chunks: Chunks) -> None:
-        self._chunks = chunks
-        self.row_count = 0
-
-    def __iter__(self) -> Iterator[list[Row]]:
-        for chunk in self._chunks:
-            self.row_count += sum([row_count(value) for _, value in chunk])
-            yield chunk
-
-
 _Decide = Callable[[bytes, bytes, _RowRange], None]  # reads the rows of one record
 
 
@@ -186,10 +173,9 @@ class _Scan:
         bytes_max = None if fits else query.bytes_max
         self._messages = Messages(limit=query.limit, bytes_max=bytes_max)
         self._skipped_to = next_at_first(query, self._after)
-        self._caught_up = False
-        self._blocking_row: BlockingRow | None = None
-        self._is_finished = True
+        self._result = ReadResult(next_id=self._skipped_to, messages=self._messages)
         self._passed_count = 0  # rows that were taken or passed over
+        self._group_count = 0  # rows of a payload group that were read
         self._is_plain = True  # every record so far
 
     @property
@@ -205,28 +191,27 @@ class _Scan:
     def run(self) -> ReadResult:
         prefix, last = self._query.prefix, self._query.last
         if self._after >= last + PAST_GROUP:
-            self._caught_up = True
-            return self._result()
+            self._result.caught_up = True
+            return self._ended()
         start = MESSAGES + prefix + first_offset_after(self._after)
         stop = message_key(prefix, offset_after(offset_in(last)))
         # A plain row has no message behind its offset.
         first = int.from_bytes(self._after[:OFFSET_SIZE], "big") + 1
         rows = _RowRange(b"", NO_PAYLOAD, first, last, None)
-        cacheable_after = None
         try:
             with closing(self._scan(start, stop)) as chunks:
                 for chunk in chunks:
                     self._require_few()
                     self._read_chunk(chunk, rows, self._read_record)
-            self._caught_up = True
+            self._result.caught_up = True
             is_newest = offset_in(last) == self._query.high_water_mark
             if self._is_plain and self._tags is None and is_newest:
-                cacheable_after = self._after[:OFFSET_SIZE]
+                self._result.cacheable_after = self._after[:OFFSET_SIZE]
         except _Stop:
             pass
         except StoreDamagedError as error:
             self._stop_at_block(error)
-        return self._result(cacheable_after)
+        return self._ended()
 
     def run_memory(self, rows: Iterable[Columns | MemoryRow]) -> ReadResult:
         try:
@@ -235,22 +220,16 @@ class _Scan:
                     self._read_row(*each)
                 elif each[0]:
                     self._take_columns(*each)
-            self._caught_up = True
+            self._result.caught_up = True
         except _Stop:
             pass
-        return self._result()
+        return self._ended()
 
-    def _result(self, cacheable_after: bytes | None = None) -> ReadResult:
-        if self._caught_up and not self._messages:
+    def _ended(self) -> ReadResult:
+        if self._result.caught_up and not self._messages:
             self._skip_to(next_at_end(self._query, self._after))
-        return ReadResult(
-            next_id=self._next,
-            messages=self._messages,
-            caught_up=self._caught_up,
-            blocking_row=self._blocking_row,
-            finished=self._is_finished,
-            cacheable_after=cacheable_after,
-        )
+        self._result.next_id = self._next
+        return self._result
 
     def _scan(self, start: bytes, stop: bytes) -> Chunks:
         return self._store.chunks(start, stop, corruption=Corruption.RAISE_AT_ROWS)
@@ -258,7 +237,7 @@ class _Scan:
     def _require_few(self) -> None:
         """End the read if it passed over so many rows that others wait for the thread."""
         if self._passed_count > SCAN_ROWS_MAX:
-            self._is_finished = False
+            self._result.finished = False
             raise _Stop
 
     def _read_chunk(self, chunk: Sequence[Row], rows: _RowRange, decide: _Decide) -> None:
@@ -286,13 +265,13 @@ class _Scan:
         stop = min(packed.length, offset_number(rows.through) - packed.number + 1)
         if start < stop:
             self._passed_count += stop - start
-            part = PackedSlice.of(packed, start, stop, front=rows.front, back=rows.back)
+            part = PackedSlice(packed, start, stop, rows.front, rows.back)
             if self._tags is not None:  # none of the messages has tags
                 self._skip_to(part.last_id)
             elif self._messages.extend_packed(part, pointer=rows.pointer) < len(part):
                 raise _Stop
         if stop < packed.length:
-            self._caught_up = True
+            self._result.caught_up = True
             raise _Stop
         return True
 
@@ -391,7 +370,7 @@ class _Scan:
 
     def _hold(self, offset: Offset, row: MessageRow) -> NoReturn:
         assert row.tx_pointer is not None
-        self._blocking_row = BlockingRow(row.tx_pointer, offset, row.ttl_s)
+        self._result.blocking_row = BlockingRow(row.tx_pointer, offset, row.ttl_s)
         if not self._messages:
             # All before it is decided. A reader left behind at the first live offset would soon get
             # Tuff-Expired.
@@ -418,7 +397,7 @@ class _Scan:
         rows = _RowRange(front, b"", first.to_int(), last, pointer)
         passed_count = self._passed_count
         with closing(self._scan(start, stop)) as chunks:
-            records = _Counted(chunks)
+            records = self._counted(chunks)
             if is_beginning and self._are_groups_counted:
                 self._read_whole_group(offset, group, records, rows)
             else:
@@ -432,7 +411,13 @@ class _Scan:
         if self._tags is None:  # the group is delivered, except for what has expired
             self._passed_count = passed_count
 
-    def _read_payloads(self, offset: Offset, records: "_Counted", rows: _RowRange) -> None:
+    def _counted(self, chunks: Chunks) -> Iterator[list[Row]]:
+        self._group_count = 0
+        for chunk in chunks:
+            self._group_count += sum([row_count(value) for _, value in chunk])
+            yield chunk
+
+    def _read_payloads(self, offset: Offset, records: Iterator[list[Row]], rows: _RowRange) -> None:
         def decide(key: bytes, value: bytes, rows: _RowRange) -> None:
             for row_key, row_value in rows_in(key, value):
                 if offset_number(row_key) >= rows.first:
@@ -455,7 +440,7 @@ class _Scan:
             self._deliver(message_id, row.payload, rows.pointer, row.attributes)
 
     def _read_whole_group(
-        self, offset: Offset, group: PayloadRange, records: "_Counted", rows: _RowRange
+        self, offset: Offset, group: PayloadRange, records: Iterator[list[Row]], rows: _RowRange
     ) -> None:
         """Deliver a group from its beginning, or nothing of it if rows of it are missing."""
         sizes, skipped_to = self._messages.sizes(), self._skipped_to
@@ -471,7 +456,7 @@ class _Scan:
                     raise
                 ended = error
                 deque(records, maxlen=0)  # counts the rest
-            is_whole = records.row_count == group.count
+            is_whole = self._group_count == group.count
             is_gone = (
                 not is_whole and self._store.get(message_key(self._query.prefix, offset)) is None
             )
@@ -482,7 +467,7 @@ class _Scan:
             self._drop_since(sizes, skipped_to)
             if is_gone:
                 return  # retention, or the end of the topic, came in between and took all of it
-            counts = f"it brings {group.count} stored messages, and {records.row_count} are there"
+            counts = f"it brings {group.count} stored messages, and {self._group_count} are there"
             self._stop_at_group(offset, counts)
         if ended is not None:
             raise ended
@@ -490,7 +475,7 @@ class _Scan:
     def _drop_since(self, sizes: tuple[int, ...], skipped_to: bytes) -> None:
         self._messages.cut(sizes)
         self._skipped_to = skipped_to
-        self._caught_up = False
+        self._result.caught_up = False
 
     def _deliver(
         self, message_id: bytes, payload: bytes, pointer: int | None, attributes: bytes | None
@@ -498,7 +483,7 @@ class _Scan:
         if message_id <= self._after:
             return
         if message_id > self._query.through:
-            self._caught_up = True
+            self._result.caught_up = True
             raise _Stop
         tags = self._tags
         if tags is not None and (attributes is None or not tags.selects(attributes)):
@@ -520,10 +505,15 @@ class _Scan:
         self._stop_at(front + NO_PAYLOAD, front + _WARNED, f"is damaged ({reason})")
 
     def _stop_at(self, message_id: bytes, behind: bytes, finding: str) -> NoReturn:
-        """End before this record, or refuse it if it is the first."""
+        """End before this record, or refuse it if it is the first: the error names the id to
+        continue from without it."""
         if self._messages:
             raise _Stop
-        raise damaged_record_error(message_id, behind, finding)
+        raise DamagedRecordError(
+            f"the record {message_id.hex()} {finding}; to continue without it, read from "
+            f"{behind.hex()}, exclusive",
+            members={"id": message_id.hex(), "next": behind.hex()},
+        )
 
     def _stop_at_block(self, error: StoreDamagedError) -> None:
         """End the read at records that the engine can't read."""
@@ -550,15 +540,6 @@ def _whole_count(
     at = range(0, _SIZE_SIZE * count, _SIZE_SIZE)
     pairs = zip(values, (expected[each : each + _SIZE_SIZE] for each in at), strict=True)
     return next(index for index, pair in enumerate(pairs) if pair[0][1:_HEAD_SIZE] != pair[1])
-
-
-def damaged_record_error(id_bytes: bytes, behind: bytes, finding: str) -> DamagedRecordError:
-    """The error for a damaged record, which names the id to continue from without it."""
-    return DamagedRecordError(
-        f"the record {id_bytes.hex()} {finding}; to continue without it, read from "
-        f"{behind.hex()}, exclusive",
-        members={"id": id_bytes.hex(), "next": behind.hex()},
-    )
 
 
 def damaged_block_error(

@@ -100,26 +100,14 @@ class PackedRows:
 
 @dataclass(frozen=True, slots=True)
 class PackedSlice:
-    """The messages of neighbours among packed rows: `start <= index < stop`, with the bytes of the
-    value that hold their payloads. An id is `front`, the row's offset, and `back`."""
+    """The messages of neighbours among packed rows: `start <= index < stop`. An id is `front`, the
+    row's offset, and `back`."""
 
     rows: PackedRows
     start: int
     stop: int
-    start_byte: int
-    stop_byte: int
     front: bytes
     back: bytes
-
-    @classmethod
-    def of(
-        cls, rows: PackedRows, start: int, stop: int, *, front: bytes, back: bytes
-    ) -> "PackedSlice":
-        """The slice of these rows; for all rows at once the sizes are not decoded."""
-        if start == 0 and stop == rows.length:
-            return cls(rows, start, stop, rows.payloads_at, len(rows.value), front, back)
-        bounds = rows.bounds()
-        return cls(rows, start, stop, bounds[start], bounds[stop], front, back)
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -127,7 +115,8 @@ class PackedSlice:
     @property
     def size_bytes(self) -> int:
         """The bytes of all payloads."""
-        return self.stop_byte - self.start_byte
+        start, stop = self._place()
+        return stop - start
 
     @property
     def last_id(self) -> bytes:
@@ -136,8 +125,7 @@ class PackedSlice:
 
     def first(self, count: int) -> "PackedSlice":
         """The slice of the first `count` rows."""
-        stop = self.start + count
-        return self.of(self.rows, self.start, stop, front=self.front, back=self.back)
+        return PackedSlice(self.rows, self.start, self.start + count, self.front, self.back)
 
     def bounds(self) -> list[int]:
         """Where each payload begins, and last where the payloads end."""
@@ -156,12 +144,20 @@ class PackedSlice:
         return before + (back + before).join(seqs) + back
 
     def joined_payloads(self) -> memoryview:
-        return memoryview(self.rows.value)[self.start_byte : self.stop_byte]
+        return memoryview(self.rows.value)[slice(*self._place())]
 
     def sizes(self) -> bytes:
         """The sizes of the payloads, of four bytes each, as stored."""
         start, stop = (_SIZES_AT + _NUMBER_SIZE * index for index in (self.start, self.stop))
         return self.rows.value[start:stop]
+
+    def _place(self) -> tuple[int, int]:
+        """Where the payloads are in the value; for all rows at once no size is decoded."""
+        rows = self.rows
+        if len(self) == rows.length:
+            return rows.payloads_at, len(rows.value)
+        bounds = rows.bounds()
+        return bounds[self.start], bounds[self.stop]
 
     def _ids(self) -> tuple[bytes, Sequence[bytes], bytes]:
         """The parts of each id: the bytes before the sequence number, the sequence numbers, and the

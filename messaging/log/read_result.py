@@ -72,13 +72,6 @@ class Messages:
         self._packed: list[tuple[int, PackedSlice]] = []
         self._encoded: dict[Encoding, bytes] = {}
 
-    @classmethod
-    def of(cls, ids: list[bytes], payloads: list[bytes]) -> "Messages":
-        """Complete columns of messages without a write pointer."""
-        messages = cls()
-        messages._ids, messages._payloads, messages._count = ids, payloads, len(ids)
-        return messages
-
     def __len__(self) -> int:
         return self._count
 
@@ -231,10 +224,9 @@ class Messages:
     def _encode(self, encoding: Encoding, *, generation: int) -> bytes:
         media_type, schema = encoding
         match media_type:
-            case MediaType.AVRO if schema == 1:
-                return avro_bodies.encode_columns(*self.columns())
             case MediaType.AVRO:
-                return avro_bodies.encode_columns_2(*self.columns(), self.decoded_attributes())
+                attributes = self.decoded_attributes() if schema == 2 else None
+                return avro_bodies.encode_columns(*self.columns(), attributes)
             case MediaType.JSON:
                 return self._json(schema)
             case MediaType.ARROW:

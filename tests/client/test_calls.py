@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from messaging.model.avro_bodies import decode_publish_request, encode_columns_2
+from messaging.model.avro_bodies import decode_publish_request, encode_columns
 from tuff import publish_calls, read_calls, topic_calls, transaction_calls
 from tuff.flows_and_repeated_calls import Call
 from tuff.protocol.errors import (
@@ -165,7 +165,7 @@ def test_a_poll_reads_messages_and_where_it_leaves_the_reader() -> None:
         "tuff-caught-up": "false",
         "tuff-blocked-by": "12",
     }
-    body = encode_columns_2([ID.to_bytes()], [b"\xff"], {})
+    body = encode_columns([ID.to_bytes()], [b"\xff"], {})
     call = read_calls.poll(ORDERS, PollQuestion())
 
     assert call.request.accept == "avro/binary; schema=2"

@@ -136,7 +136,10 @@ def test_payloads_of_every_length_are_encoded_whole(payload_sizes: list[int]) ->
     ids = [number.to_bytes(20, "big") for number in range(len(payload_sizes))]
     payloads = [bytes([number]) * size for number, size in enumerate(payload_sizes)]
 
-    batch = batch_of(Messages.of(ids, payloads).encoded(Encoding(MediaType.ARROW), generation=7))
+    messages = Messages(limit=len(ids), bytes_max=None)
+    messages.extend(ids, payloads)
+
+    batch = batch_of(messages.encoded(Encoding(MediaType.ARROW), generation=7))
 
     assert batch["id"].to_pylist() == ids
     assert batch["value"].to_pylist() == payloads

@@ -336,7 +336,8 @@ messages = st.lists(st.tuples(st.binary(min_size=20, max_size=20), payloads), ma
 def test_messages_have_the_bytes_that_the_forms_have_one_by_one(
     messages: list[tuple[bytes, bytes]],
 ) -> None:
-    run = Messages.of([each for each, _ in messages], [payload for _, payload in messages])
+    run = Messages(limit=len(messages), bytes_max=None)
+    run.extend([each for each, _ in messages], [payload for _, payload in messages])
 
     form = [
         {

@@ -17,7 +17,6 @@ from messaging.model.avro_bodies import (
     decode_publish_request_2,
     decode_rollback_detail,
     encode_columns,
-    encode_columns_2,
     encode_rollback_detail,
 )
 from process.binary_schemas import AVRO, AVRO_2
@@ -88,7 +87,7 @@ def test_the_example_bytes_of_the_protocol_are_written() -> None:
     assert encode_publish_request(PublishRequest(pointer=None, payloads=[b"a", b"bc"])).hex() == (
         "0204026104626300"
     )
-    assert encode_columns([], []).hex() == "00"
+    assert encode_columns([], [], None).hex() == "00"
 
 
 @given(st.none() | LONGS, st.lists(st.binary(max_size=200), max_size=80))
@@ -156,7 +155,7 @@ def test_fastavro_reads_a_poll_reply_of_version_2(
     ids, payloads = [one[0] for one in messages], [one[1] for one in messages]
     attributes = {index: each for index, (*_, each) in enumerate(messages) if each is not None}
 
-    assert read(MESSAGES_2, encode_columns_2(ids, payloads, attributes)) == form
+    assert read(MESSAGES_2, encode_columns(ids, payloads, attributes)) == form
     assert decode_messages_2(written(MESSAGES_2, form)) == [
         (message_id, payload, each or NO_ATTRIBUTES) for message_id, payload, each in messages
     ]
@@ -239,7 +238,7 @@ def test_fastavro_reads_a_poll_reply(messages: list[tuple[bytes, bytes]]) -> Non
     form = [{"id": message_id, "payload": payload} for message_id, payload in messages]
     ids, payloads = [one[0] for one in messages], [one[1] for one in messages]
 
-    assert read(MESSAGES, encode_columns(ids, payloads)) == form
+    assert read(MESSAGES, encode_columns(ids, payloads, None)) == form
     assert decode_messages(written(MESSAGES, form)) == messages
 
 
@@ -250,7 +249,7 @@ def test_a_poll_reply_of_version_2_is_read_whole_with_lengths_of_every_form(
 ) -> None:
     ids = [MessageId(number, 1).to_bytes() for number in range(3)]
     payloads = [bytes(range(256)) * 100, b"x" * size_bytes, b"\x00" * 5]
-    body = encode_columns_2(ids, payloads, attributes)
+    body = encode_columns(ids, payloads, attributes)
 
     found = decode_messages_2(body)
 

@@ -133,9 +133,8 @@ class ArchiveReader:
         each, which are before the log. Raises: ArchiveUnavailableError."""
 
         def find() -> list[tuple[bytes, bytes]]:
-            last = _last(query)
             rows = [row for row in self._rows(topic, query) if row.generation == generation]
-            ranges = [_range(row, query.after, last) for row in rows]
+            ranges = [_range(row, query.after, _last(query)) for row in rows]
             return [each for each in ranges if each[0] <= each[1]]
 
         return await self._run(find)
@@ -205,14 +204,17 @@ class ArchiveReader:
             return True
         try:
             return self._take_range(row, first, last, messages)
-        except _DamagedFileError as error:
+        except (_DamagedFileError, ArchiveError, OSError) as error:
             if messages:
                 return False
-            raise _damaged(row, first, str(error)) from None
-        except (ArchiveError, OSError):
-            if messages:
-                return False
-            raise
+            if not isinstance(error, _DamagedFileError):
+                raise
+            behind = row.summary.last
+            raise DamagedRecordError(
+                f"{error}, in the archive; to continue without the rest of the hour {row.hour}, "
+                f"read from {behind}, exclusive",
+                members={"id": first.hex(), "next": behind},
+            ) from None
 
     def _take_range(self, row: Entry, first: bytes, last: bytes, messages: Messages) -> bool:
         """Append the messages of an hour from one id through another."""
@@ -325,11 +327,3 @@ def _opened(path: Path, metadata: pq.FileMetaData | None = None) -> Iterator[pq.
             raise  # of the operating system; the decoder's own errors have no number
         text = " ".join(str(error).split())
         raise _DamagedFileError(f"{path} can't be decoded: {text}") from None
-
-
-def _damaged(row: Entry, first: bytes, finding: str) -> DamagedRecordError:
-    return DamagedRecordError(
-        f"{finding}, in the archive; to continue without the rest of the hour {row.hour}, read "
-        f"from {row.summary.last}, exclusive",
-        members={"id": first.hex(), "next": row.summary.last},
-    )

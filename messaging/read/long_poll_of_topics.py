@@ -68,15 +68,8 @@ class PartitionWaits:
             numbers = base.require_durable().partitions.readable if added else ()
             return [topic.partition(each) for each in numbers if each > max(after)]
 
-        found = await self._readable(polls, poll.wait_s, base=base, new=new)
+        found = await self.readable_of(polls, wait_s=poll.wait_s, base=base, new=new)
         return [each.number for each in found]
-
-    async def readable_of(
-        self, polls: Mapping[PartitionId, Poll], *, wait_s: float
-    ) -> list[PartitionId]:
-        """The partitions in which this reader finds something, be it an error or that it does not
-        exist; none after `wait_s`."""
-        return await self._readable(polls, wait_s)
 
     async def messages(self, partition: PartitionId, poll: Poll) -> PollResult | None:
         """What a poll finds in a partition; None without messages, and where a poll of the reader
@@ -87,15 +80,16 @@ class PartitionWaits:
             return None
         return result if result.messages else None
 
-    async def _readable(
+    async def readable_of(
         self,
         asked: Mapping[PartitionId, Poll],
-        wait_s: float,
         *,
+        wait_s: float,
         base: Topic | None = None,
         new: Callable[[], list[PartitionId]] = list,
     ) -> list[PartitionId]:
-        """`base` is woken when there may be `new` partitions."""
+        """The partitions in which this reader finds something, be it an error or that it does not
+        exist; none after `wait_s`. `base` is woken when there may be `new` partitions."""
         loop, waiter = asyncio.get_running_loop(), asyncio.Event()
         deadline_s = loop.time() + wait_s
         polls = dict(sorted(asked.items()))

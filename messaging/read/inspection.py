@@ -26,8 +26,10 @@ from messaging.model.row_format import (
     offset_after,
     offset_in,
 )
-from messaging.model.visibility import Verdict, first_id, visibility
+from messaging.model.visibility import Query, Verdict, first_id, visibility
 from messaging.read.counts import MessageCount, MessageCounts, maybe_snapshot
+from messaging.read.offsets_and_splits import first_live
+from messaging.read.poll import query_of_all
 from tuff.protocol import operations
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MessageId, Offset, TopicId, check_name
@@ -68,13 +70,6 @@ _STATES = {
 }
 
 
-class _Log(NamedTuple):
-    """One partition to look at: the prefix of its keys, and where its live rows begin."""
-
-    prefix: bytes
-    first: Offset
-
-
 class _StoredRow(NamedTuple):
     """A row as it is stored; `row` is None if it is damaged."""
 
@@ -108,11 +103,8 @@ class TopicInspection:
         rest = [each for each in found if (each.namespace, each.name) > (behind, name)]
         page = self._page(rest[:limit])
         # Before the read, during which a topic may be deleted or handed to another server.
-        bodies, logs = [*map(self._topic_body, page)], [*map(self._logs, page)]
-        high_water_mark = self._state.high_water_mark
-        extents = await self._store.read(
-            lambda store: [extent_of(store, each, high_water_mark) for each in logs]
-        )
+        bodies, queries = [*map(self._topic_body, page)], [*map(self._queries, page)]
+        extents = await self._store.read(lambda store: [extent_of(store, each) for each in queries])
         counts = await self._counts.of_topics(page)
         for body, extent, count in zip(bodies, extents, counts, strict=True):
             body |= extent
@@ -143,16 +135,12 @@ class TopicInspection:
         assert record is not None
         return record
 
-    def _logs(self, topic: TopicId) -> list[_Log]:
-        logs = []
-        now_ms = self._state.expiry_ms()
-        for each in self._partitions(topic):
-            record = each.durable
-            if record is not None and record.generation > 0:
-                live_from = each.rule_of(record).live_from(now_ms=now_ms)
-                first = max(record.log_start.offset, live_from)
-                logs.append(_Log(each.prefix(record.generation), first))
-        return logs
+    def _queries(self, topic: TopicId) -> list[Query]:
+        return [
+            query_of_all(self._state, each, each.durable)
+            for each in self._partitions(topic)
+            if each.durable is not None and each.durable.generation > 0
+        ]
 
     def _partitions(self, topic: TopicId) -> Iterator[Topic]:
         for number in self._record(topic).partitions.readable:
@@ -250,18 +238,17 @@ def row_state(
     return RowState.UNKNOWN if snapshot is None else _STATES[visibility(row.tx_pointer, snapshot)]
 
 
-def extent_of(store: Store, logs: Sequence[_Log], high_water_mark: Offset) -> dict[str, int | None]:
+def extent_of(store: Store, partitions: Sequence[Query]) -> dict[str, int | None]:
     """What is stored of a topic with these partitions, as JSON: the engine's estimate of the size
     of its files, in which rows in memory need not count, and the times of the first and the last
     live row, None if there is none. Raises: StoreError."""
     size_bytes, firsts, lasts = 0, [], []
-    for log in logs:
+    for query in partitions:
         for table in (MESSAGES, PAYLOADS):
-            start = table + log.prefix
+            start = table + query.prefix
             size_bytes += store.approximate_size(start, start + _BEHIND_ROWS)
-        stop = offset_after(high_water_mark)
-        firsts += [first] if (first := _edge(store, log, stop, is_last=False)) else []
-        lasts += [last] if (last := _edge(store, log, stop, is_last=True)) else []
+        firsts += _edge(store, query, is_last=False)
+        lasts += _edge(store, query, is_last=True)
     return {
         "storedBytes": size_bytes,
         "oldest": min(firsts).timestamp_ms if firsts else None,
@@ -269,13 +256,14 @@ def extent_of(store: Store, logs: Sequence[_Log], high_water_mark: Offset) -> di
     }
 
 
-def _edge(store: Store, log: _Log, stop: Offset, *, is_last: bool) -> Offset | None:
-    """The offset of the first or the last row from `first` to `stop`; None without one."""
-    if log.first >= stop:
-        return None
-    keys = message_key(log.prefix, log.first), message_key(log.prefix, stop)
+def _edge(store: Store, query: Query, *, is_last: bool) -> list[Offset]:
+    """The offset of the first or the last live row, if there is one."""
+    start, stop = first_live(query), offset_after(query.high_water_mark)
+    if start >= stop:
+        return []
+    keys = message_key(query.prefix, start), message_key(query.prefix, stop)
     with closing(store.scan(*keys, reverse=is_last)) as rows:
-        return next((offset_in(key) for key, _ in rows), None)
+        return [offset_in(key) for key, _ in islice(rows, 1)]
 
 
 def stored_rows(

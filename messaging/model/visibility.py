@@ -5,6 +5,7 @@ Ids are their 20 bytes here, whose order is that of the messages. A read begins 
 message has the id of all zeros, so a read from the beginning is one behind that id.
 """
 
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -53,6 +54,11 @@ class Query:
     def last(self) -> bytes:
         """The last offset of a row that may be delivered."""
         return min(pack_offset(*self.high_water_mark), self.through[:OFFSET_SIZE])
+
+
+def as_stored(query: Query) -> Query:
+    """A query to which also what has expired or is before the log start is live."""
+    return replace(query, log_start=FIRST_ID, live_from=Offset(0, 0), now_ms=0)
 
 
 class Verdict(Enum):

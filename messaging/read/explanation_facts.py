@@ -23,7 +23,15 @@ from messaging.model.row_format import (
     split_undecided,
     undecided_key,
 )
-from messaging.model.visibility import BEGINNING, Query, Verdict, id_before, live_after, visibility
+from messaging.model.visibility import (
+    BEGINNING,
+    Query,
+    Verdict,
+    as_stored,
+    id_before,
+    live_after,
+    visibility,
+)
 from messaging.read.explanation_decision import (
     Blocker,
     DelayedFacts,
@@ -43,7 +51,7 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
     TransactionsUnavailableError,
 )
-from tuff.protocol.ids import DELAYED_ID_SIZE, FIRST_ID, DelayedId, MessageId, Offset, TopicId
+from tuff.protocol.ids import DELAYED_ID_SIZE, DelayedId, MessageId, Offset, TopicId
 from tuff.protocol.json_bodies import pointer_to_json, transaction_from_json
 from tuff.protocol.json_objects import to_json
 from tuff.protocol.requests import Isolation
@@ -287,19 +295,16 @@ def _removed_before(facts: Facts) -> bytes:
 def stored_row(store: Store, *, query: Query, id: MessageId) -> MessageRow | str | None:
     """The row of a message, with the message's own time to live, also if it has expired or is
     before the log start; the finding if it can't be read, None without one. Raises: StoreError."""
-    as_stored = replace(
-        query,
+    one = replace(
+        as_stored(query),
         after=id_before(id.to_bytes()),
         through=id.to_bytes(),
-        log_start=FIRST_ID,
-        live_from=Offset(0, 0),
-        now_ms=0,
         limit=1,
         snapshot=None,
         tags=None,
     )
     try:
-        messages = read(store, as_stored).messages
+        messages = read(store, one).messages
     except DamagedRecordError as error:
         return error.detail
     if not messages or messages.last_id != id.to_bytes():

@@ -19,7 +19,7 @@ from messaging.log.state_in_memory import OpenStore, StoreState, require_topic
 from messaging.log.topics import Topic, TopicRecord
 from messaging.model.expiry import NO_LOG_START
 from messaging.model.row_format import offset_after, pack_offset
-from messaging.model.visibility import before_row
+from messaging.model.visibility import as_stored, before_row
 from messaging.read.counts import (
     RECORDS_COUNT_MAX,
     MessageCount,
@@ -260,13 +260,6 @@ class LostMessages:
     ) -> MessageCount:
         snapshot = await maybe_snapshot(self._state)
         query = query_of(self._state, topic, record, Poll(), after, snapshot)
-        gone = replace(
-            query,
-            through=through,
-            log_start=FIRST_ID,
-            live_from=Offset(0, 0),
-            now_ms=0,  # also those whose own time to live had passed before
-            tags=tags,
-        )
+        gone = replace(as_stored(query), through=through, tags=tags)
         counting = partial(count_messages, query=gone, records_count_max=RECORDS_COUNT_MAX)
         return (await self._store.read(counting))[0]

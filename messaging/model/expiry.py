@@ -57,7 +57,7 @@ class TopicRule:
     def live_from(self, *, now_ms: int) -> Offset:
         """The first offset that has not expired by the topic's time to live, or is kept by a hold.
         The log start and a message's own time to live are not considered."""
-        live_from = Offset(live_from_ms(self.ttl_s, now_ms=now_ms), 0)
+        live_from = Offset(max(0, now_ms - self.ttl_s * 1000 + 1), 0)
         for each in self.holds:
             if now_ms < each.expires_at_ms:
                 live_from = min(live_from, each.first.offset)
@@ -102,11 +102,6 @@ def is_older_generation(generation: int, current: int) -> bool:
 def is_expired(timestamp_ms: int, ttl_s: int, *, now_ms: int) -> bool:
     """A message expires at its publish time plus its time to live (protocol §2)."""
     return timestamp_ms + ttl_s * 1000 <= now_ms
-
-
-def live_from_ms(ttl_s: int, *, now_ms: int) -> int:
-    """The earliest publish time that has not expired."""
-    return max(0, now_ms - ttl_s * 1000 + 1)
 
 
 def decide(row: RetainedRow, topic: TopicRule | None, state: RetentionState) -> Decision:

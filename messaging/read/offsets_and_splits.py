@@ -206,9 +206,7 @@ class TopicOffsets:
         if self._archive is not None and start is not None and after < live_after(query):
             bounds = await self._archive.bounds(found.id, record.generation, query)
             before_log = [MessageId.from_bytes(last) for _, last in bounds]
-        cut = partial(splits_of, query=query, start=start, end=end, count=count)
-        if before_log:
-            cut = partial(_splits_with_archive, before_log, cut)
+        cut = partial(splits_of, query=query, start=start, end=end, count=count, hours=before_log)
         return record.generation, await self._store.read(cut)
 
 
@@ -308,35 +306,41 @@ def _decoded(key: bytes, value: bytes) -> MessageRow | None:
         return None
 
 
-def _splits_with_archive(
-    hours: Sequence[MessageId], cut: partial[list[Split]], store: Store
-) -> list[Split]:
-    """The parts of the log, behind parts that end with some of these last ids of archived hours.
-    There are as many of these as of the others."""
-    start, end, count = (cut.keywords[name] for name in ("start", "end", "count"))
-    in_log = cut(store, count=max(1, count // 2))
-    count -= len(in_log)
-    ends = [hours[(index + 1) * len(hours) // count - 1] for index in range(count)] if count else []
-    ends = sorted(set(ends))
-    bounds = [*ends, *(part.end for part in in_log)]
-    if not in_log:
-        bounds[-1] = end or past_group(cut.keywords["query"].high_water_mark)
-    return [Split(*each) for each in zip([start, *bounds[:-1]], bounds, strict=True)]
-
-
 def splits_of(
-    store: Store, query: Query, *, start: MessageId | None, end: MessageId | None, count: int
+    store: Store,
+    query: Query,
+    *,
+    start: MessageId | None,
+    end: MessageId | None,
+    count: int,
+    hours: Sequence[MessageId] = (),
 ) -> list[Split]:
     """At most `count` adjacent parts, from `start`, exclusive, through `end` or the high-water
-    mark; none if there is no row. The query has the same range. Raises: StoreError."""
+    mark; none if there is no row. The query has the same range. With `hours`, the last ids of
+    archived hours, about half of the parts are before the log and end with some of these ids.
+
+    Raises: StoreError.
+    """
+    ends = _ends_in_log(store, query, end, max(1, count // 2) if hours else count)
+    count -= len(ends)
+    if hours and count:
+        archived = {hours[(index + 1) * len(hours) // count - 1] for index in range(count)}
+        ends = [*sorted(archived), *ends] if ends else [*sorted(archived)[:-1], _last(query, end)]
+    return [Split(*each) for each in zip([start, *ends], ends, strict=False)]
+
+
+def _ends_in_log(store: Store, query: Query, end: MessageId | None, count: int) -> list[MessageId]:
     last = offset_in(query.last)
     first = _first_offset(store, query, last)
     if first is None:
         return []
     scale = _scale(store, query.prefix, first=first.to_int(), stop=last.to_int() + 1)
     bounds = [MessageId.from_bytes(before_row(Offset.from_int(cut))) for cut in _cuts(scale, count)]
-    starts, ends = [start, *bounds], [*bounds, end or past_group(query.high_water_mark)]
-    return [Split(*each) for each in zip(starts, ends, strict=True)]
+    return [*bounds, _last(query, end)]
+
+
+def _last(query: Query, end: MessageId | None) -> MessageId:
+    return end or past_group(query.high_water_mark)
 
 
 def _first_offset(store: Store, query: Query, last: Offset) -> Offset | None:

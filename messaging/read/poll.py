@@ -271,7 +271,13 @@ class Polls:
     ) -> ReadResult:
         result = self._state.tail_cache.read(query) if may_be_cached else None
         if result is None:
-            result = await self._read_store(topic, query)
+            result = await self._store.read(partial(read, query=query))
+            if self._archive is not None and _is_overtaken(topic, query):
+                # Retention may have removed messages of the range while it was read. The archive
+                # has them now, or the reader is told that it missed them: it begins again.
+                result = _nothing_read(query)
+            else:
+                self._state.tail_cache.add_read(query, result)
             if poll.transaction is not None and query.snapshot is poll.transaction:
                 again = await self._checked(poll.transaction)
                 if again is not query.snapshot:
@@ -281,15 +287,6 @@ class Polls:
         is_blocked = result.blocking_row is not None and not result.messages
         if is_blocked and await may_read_again(self._state, query.snapshot):
             return _nothing_read(query)
-        return result
-
-    async def _read_store(self, topic: Topic, query: Query) -> ReadResult:
-        result = await self._store.read(partial(read, query=query))
-        if self._archive is not None and _is_overtaken(topic, query):
-            # Retention may have removed messages of the range while it was read. The archive has
-            # them now, or the reader is told that it missed them: it begins again.
-            return _nothing_read(query)
-        self._state.tail_cache.add_read(query, result)
         return result
 
     def _is_given_up(self, poll: Poll, *, deadline_s: float) -> bool:

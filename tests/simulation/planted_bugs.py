@@ -198,8 +198,8 @@ BUGS = (
     planted(
         "expired-messages-shown",
         "messaging/model/expiry.py",
-        "return max(0, now_ms - ttl_s * 1000 + 1)",
-        "return 0",
+        "Offset(max(0, now_ms - self.ttl_s * 1000 + 1), 0)",
+        "Offset(0, 0)",
     ),
     planted(
         "deleted-topic-keeps-its-generation",
@@ -444,7 +444,7 @@ BUGS = (
         "payload-rows-of-a-held-reference-row-deleted",
         "messaging/model/expiry.py",
         "topic.live_from(now_ms=state.now_ms).timestamp_ms\n",
-        "live_from_ms(topic.ttl_s, now_ms=state.now_ms)\n",
+        "max(0, state.now_ms - topic.ttl_s * 1000 + 1)\n",
     ),
     planted(
         "deleted-hold-back-after-a-crash",
@@ -580,8 +580,8 @@ BUGS = (
     planted(
         "splits-leave-rows-out",
         "messaging/read/offsets_and_splits.py",
-        "starts, ends = [start, *bounds], [*bounds, ",
-        "starts, ends = [start, *bounds], [*(MessageId(*each.offset) for each in bounds), ",
+        "zip([start, *ends], ends, ",
+        "zip([start, *ends], [*(MessageId(*each.offset) for each in ends[:-1]), *ends[-1:]], ",
     ),
     planted(
         "end-offset-behind-undecided-rows",

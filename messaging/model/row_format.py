@@ -413,6 +413,14 @@ class MessageRow:
         return cls(tx_pointer=pointer, ttl_s=ttl_s, reference=brings, attributes=attributes)
 
 
+def maybe_row(key: bytes, value: bytes) -> MessageRow | None:
+    """The row of a stored value; None if it is damaged, or of a newer version."""
+    try:
+        return MessageRow.from_bytes(key, value)
+    except DamagedRowError:
+        return None
+
+
 def frame(key: bytes, flags: int, body: bytes) -> bytes:
     """The stored value: flags, checksum and body."""
     first_byte = bytes((flags,))

@@ -25,8 +25,8 @@ from messaging.model.attributes import StoredTagFilter
 from messaging.model.packed_rows import is_packed, row_count
 from messaging.model.row_format import (
     OFFSET_SIZE,
-    DamagedRowError,
     MessageRow,
+    maybe_row,
     message_key,
     offset_after,
     offset_in,
@@ -216,9 +216,8 @@ class _Counting:
             self._count_row(offset, key, value, inside if offset == begin else 0)
 
     def _count_row(self, offset: Offset, key: bytes, value: bytes, inside: int) -> None:
-        try:
-            row = MessageRow.from_bytes(key, value)
-        except DamagedRowError:
+        row = maybe_row(key, value)
+        if row is None:
             self._add(offset, 1)  # a reader gets the error
             return
         is_rolled_back = row.tx_pointer is not None and row.tx_pointer < 0
@@ -247,9 +246,8 @@ class _Counting:
                 self._add(offset, 1)
 
     def _is_delivered(self, offset: Offset, key: bytes, value: bytes) -> bool:
-        try:
-            row = MessageRow.from_bytes(key, value)
-        except DamagedRowError:
+        row = maybe_row(key, value)
+        if row is None:
             return True
         is_expired = is_past_own_ttl(self._query, offset, row.ttl_s)
         return not is_expired and self._is_selected(row.attributes)

@@ -20,8 +20,8 @@ from messaging.model.parameters import choice, start_from, whole_digits
 from messaging.model.row_format import (
     MESSAGES,
     PAYLOADS,
-    DamagedRowError,
     MessageRow,
+    maybe_row,
     message_key,
     offset_after,
     offset_in,
@@ -285,11 +285,7 @@ def stored_rows(
     size_bytes = 0
     with closing(store.scan(*keys, reverse=order is ListOrder.DESCENDING)) as rows:
         for key, value in islice(rows, limit):
-            try:
-                row = MessageRow.from_bytes(key, value)
-            except DamagedRowError:
-                row = None
-            found.append(_StoredRow(offset_in(key), row, len(value)))
+            found.append(_StoredRow(offset_in(key), maybe_row(key, value), len(value)))
             size_bytes += len(value)
             if size_bytes > bytes_max and len(found) > 1:
                 return found, False

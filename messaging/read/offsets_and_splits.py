@@ -28,8 +28,8 @@ from messaging.model.parameters import boolean, choice, transaction_named, whole
 from messaging.model.row_format import (
     IS_REFERENCE,
     OFFSET_SIZE,
-    DamagedRowError,
     MessageRow,
+    maybe_row,
     message_key,
     offset_after,
     offset_in,
@@ -256,7 +256,7 @@ def first_undecided(store: Store, query: Query, start: Offset) -> tuple[Offset, 
         keys = message_key(query.prefix, start), message_key(query.prefix, end)
         with closing(store.scan(*keys)) as rows:
             for key, value in rows:
-                offset, row = offset_in(key), _decoded(key, value)
+                offset, row = offset_in(key), maybe_row(key, value)
                 if row is None or verdict(query, offset, row) is Verdict.BLOCK:
                     return min(offset, end), row
     return end, None
@@ -269,7 +269,7 @@ def _last_before(store: Store, query: Query, stop: Offset) -> MessageId | None:
     keys = message_key(query.prefix, start), message_key(query.prefix, stop)
     with closing(store.scan(*keys, reverse=True)) as rows:
         for key, value in rows:
-            offset, row = offset_in(key), _decoded(key, value)
+            offset, row = offset_in(key), maybe_row(key, value)
             if offset < stop:  # else it is a damaged record, which may begin before
                 return past_group(offset) if row is None else _id_of(store, query, offset, row)
     return None
@@ -291,19 +291,8 @@ def _is_last_live(store: Store, query: Query, offset: Offset, row: MessageRow) -
     assert row.tx_pointer is not None
     key = payload_key(query.prefix, abs(row.tx_pointer), row.reference.last)
     value = store.get(key)
-    try:
-        return value is not None and not is_past_own_ttl(
-            query, offset, MessageRow.from_bytes(key, value).ttl_s
-        )
-    except DamagedRowError:
-        return False
-
-
-def _decoded(key: bytes, value: bytes) -> MessageRow | None:
-    try:
-        return MessageRow.from_bytes(key, value)
-    except DamagedRowError:
-        return None
+    last = None if value is None else maybe_row(key, value)
+    return last is not None and not is_past_own_ttl(query, offset, last.ttl_s)
 
 
 def splits_of(

@@ -506,11 +506,6 @@ async def require_in_progress(transactions: TransactionView, poll: Poll) -> None
 def routes(polls: Polls) -> list[Route]:
     """The HTTP routes of poll and browse."""
 
-    async def answer(topic: TopicId, poll: Poll, encoding: Encoding) -> Reply:
-        if encoding.media_type is MediaType.ARROW:
-            await polls.load_arrow()
-        return poll_reply(await polls.poll(topic, poll), encoding)
-
     async def poll(request: Request) -> Reply:
         topic = topic_of(request, parameters=_READ_PARAMETERS)
         body = request.body
@@ -523,7 +518,9 @@ def routes(polls: Polls) -> list[Route]:
         if request.members is not None:
             asked_in = MediaType.AVRO  # a session has no JSON
         encoding = reply_encoding(request.accept, asked_in=asked_in, offered=POLL_TYPES)
-        return await answer(topic, asked, encoding)
+        if encoding.media_type is MediaType.ARROW:
+            await polls.load_arrow()
+        return poll_reply(await polls.poll(topic, asked), encoding)
 
     async def browse(request: Request) -> Reply:
         topic = topic_of(request, parameters=_BROWSE_PARAMETERS)
@@ -540,7 +537,9 @@ def routes(polls: Polls) -> list[Route]:
             asked = replace(asked, start=polls.latest(topic), inclusive=False)
         else:
             asked = replace(asked, start=start_from(start))
-        return await answer(topic, asked, encoding)
+        if encoding.media_type is MediaType.ARROW:
+            await polls.load_arrow()
+        return poll_reply(await polls.poll(topic, asked), encoding)
 
     return [Route(operations.POLL, poll), Route(operations.BROWSE, browse)]
 

@@ -139,15 +139,6 @@ def encode_rollback_detail(detail: RollbackDetail) -> bytes:
     return b"\x00" + b"".join(map(encode_long, numbers))
 
 
-def decode_messages(body: bytes) -> list[tuple[bytes, bytes]]:
-    """The id and the payload of each message. Raises: BadRequestError: the body is not exactly one
-    ConsumeResponse."""
-    reader = AvroReader(body, "ConsumeResponse")
-    values = reader.read_values(values_per_item=2)
-    reader.end()
-    return list(zip(values[::2], values[1::2], strict=True))
-
-
 def encode_columns(
     ids: Sequence[bytes], payloads: Sequence[bytes], attributes: Mapping[int, Attributes] | None
 ) -> bytes:

@@ -14,7 +14,6 @@ from cluster.forwarding import proven_route, target_of, topic_route
 from cluster.peers import Owner, Peers
 from console.files import files
 from kernel.requests_and_replies import Reply, Request, Route
-from messaging.model.avro_bodies import decode_messages
 from process.admission_and_dispatch import callee_of
 from process.route_tree import RouteTree
 from tests.cluster.nodes import (
@@ -30,6 +29,7 @@ from tests.cluster.nodes import (
 from tests.cluster.raw_server import Behaviour, answer_half, closed_url, hang_up, raw_server, wait
 from tests.made_operations import made
 from tests.process.served import until
+from tests.protocol.avro_messages import messages_in
 from tuff.protocol.errors import (
     OwnershipMovingError,
     StorageOutcomeUnknownError,
@@ -625,6 +625,6 @@ async def test_a_wait_for_topics_of_two_servers_ends_with_a_message_of_either(
         assert f"{topic.name}:0" in json.loads((await waiting).body)["partitions"]
         brought = await asked(0, Accept="avro/binary")
         assert brought.headers["tuff-partition"] == f"{topic.name}:0"
-        assert [payload for _, payload in decode_messages(brought.body)] == [b"a"]
+        assert [payload for _, payload in messages_in(brought.body)] == [b"a"]
         topics.pop(topic.name)
         body = json.dumps({"topics": topics}).encode()

@@ -383,10 +383,6 @@ TARGETS: Sequence[Target] = (
         _hex("000280c0feed92560a80c0feed92560c"),
     ),
     _target(
-        "avro-messages", avro_bodies.decode_messages, TuffError,
-        _hex("00", "0228" + "11" * 20 + "026100", "0358" + 2 * ("28" + "11" * 20 + "00") + "00"),
-    ),
-    _target(
         "avro-consume",
         avro_bodies.decode_consume_request,
         TuffError,

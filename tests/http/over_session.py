@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl, urlencode
 import orjson
 
 from kernel.request_bodies import transaction_to_json
-from messaging.model import avro_bodies
 from tests.http.client import JSON, PROBLEM, Client, Reply
 from tests.http.session_client import SessionClient
 from tests.made_operations import found
+from tests.protocol.avro_messages import messages_in
 from tuff.protocol.json_bodies import payload_to_json
 from tuff.protocol.transaction import Transaction
 from tuff.requests_and_responses import Request
@@ -105,7 +105,7 @@ def _messages(body: bytes) -> list[dict[str, object]]:
             "timestamp": int.from_bytes(message_id[:8], "big"),
             "payload": payload_to_json(payload),
         }
-        for message_id, payload in avro_bodies.decode_messages(body)
+        for message_id, payload in messages_in(body)
     ]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from messaging.model import avro_bodies
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
 from tests.http.conftest import NewServer
@@ -23,6 +22,7 @@ from tests.http.session_client import (
 )
 from tests.http.test_access import access_file, rights
 from tests.http.test_audit_topic import Audited, of
+from tests.protocol.avro_messages import messages_in
 from tests.secret_values import token_of
 
 Reply = list[Any]
@@ -64,7 +64,7 @@ def statuses(replies: list[Reply]) -> list[object]:
 def committed(session: SessionClient, topic: Topic) -> list[str]:
     names = topic.namespace, topic.name
     body = session.call(POLL, *names, query={"isolation": "committed"}, body={})[2]
-    return [payload.decode() for _, payload in avro_bodies.decode_messages(body)]
+    return [payload.decode() for _, payload in messages_in(body)]
 
 
 def test_each_gets_a_transaction_of_its_own(session: SessionClient) -> None:

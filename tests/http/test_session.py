@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from messaging.model import avro_bodies
 from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import Launch, NewServer, NewTopic, one_sentence
@@ -29,6 +28,7 @@ from tests.http.session_client import (
     SessionClient,
     packed,
 )
+from tests.protocol.avro_messages import messages_in
 from tests.secret_values import hash_of_token, token_of
 from tuff.protocol import avro
 from tuff.protocol.requests import PublishRequest
@@ -45,7 +45,7 @@ def payloads(reply: list[object]) -> list[bytes]:
     status, _, body = reply
     assert status == 200
     assert isinstance(body, bytes)
-    return [payload for _, payload in avro_bodies.decode_messages(body)]
+    return [payload for _, payload in messages_in(body)]
 
 
 def end_of(session: SessionClient) -> object:
@@ -121,7 +121,7 @@ def test_publishes_that_arrive_together_get_the_ids_of_their_own_messages(
         status, fields, _ = session.reply_to(frame[1])
         start = {"startFrom": fields["Tuff-First-Id"], "limit": len(messages)}
         _, _, body = session.call(POLL, *names, body=start)
-        found = list(avro_bodies.decode_messages(body))
+        found = list(messages_in(body))
         assert status == 200
         assert [payload for _, payload in found] == messages
         assert found[-1][0].hex() == fields["Tuff-Last-Id"]

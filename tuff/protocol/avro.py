@@ -110,11 +110,11 @@ class AvroReader:
         except UnicodeDecodeError:
             raise self._error("has a string that is not UTF-8") from None
 
-    def read_values(self, *, values_per_item: int = 1) -> list[bytes]:
-        """The byte strings of an array whose items consist of `values_per_item` byte strings."""
+    def read_values(self) -> list[bytes]:
+        """The items of an array of byte strings."""
         items: list[bytes] = []
         for count in self.blocks(too_many=too_many_messages):
-            self._read_items(count * values_per_item, items)
+            self._read_items(count, items)
         return items
 
     def read_items(self, read_item: Callable[[], Item]) -> list[Item]:

@@ -384,15 +384,12 @@ class MessageRow:
 
     def to_bytes(self, key: bytes) -> bytes:
         """The stored value under this key."""
-        rest = self.payload
-        if self.reference is not None:
-            brings = self.reference
-            rest = _RANGE.pack(*brings.first, *brings.last, brings.count)
-        return frame(
-            key,
-            _flags(self.tx_pointer, self.ttl_s, self.attributes, self.reference),
-            _optional(self.tx_pointer, self.ttl_s, self.attributes) + rest,
-        )
+        flags, optional = _optional(self.tx_pointer, self.ttl_s, self.attributes)
+        brings = self.reference
+        if brings is None:
+            return frame(key, flags, optional + self.payload)
+        rest = _RANGE.pack(*brings.first, *brings.last, brings.count)
+        return frame(key, flags | IS_REFERENCE, optional + rest)
 
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> MessageRow:
@@ -454,7 +451,7 @@ def inline_values(
     if pointer is None and ttl_s is None:
         flags, between = PLAIN, b""  # the usual case
     else:
-        flags, between = _flags(pointer, ttl_s, None, None), _optional(pointer, ttl_s, None)
+        flags, between = _optional(pointer, ttl_s, None)
     known = bytes((flags,)) + between
     return [
         HEAD.pack(flags, crc32(payload, crc32(key + known))) + between + payload
@@ -482,7 +479,7 @@ def _mixed_values(
 ) -> list[bytes]:
     heads: dict[int | None, tuple[int, bytes, bytes]] = {}
     for ttl_s in set(ttls_s):
-        flags, between = _flags(pointer, ttl_s, None, None), _optional(pointer, ttl_s, None)
+        flags, between = _optional(pointer, ttl_s, None)
         heads[ttl_s] = flags, between, bytes((flags,)) + between
     return [
         HEAD.pack(flags, crc32(payload, crc32(key + known))) + between + payload
@@ -565,25 +562,18 @@ def inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:
     return frame(key, flags, _SIGNED_POINTER.pack(-pointer) + body[_SIGNED_POINTER.size :])
 
 
-def _flags(
-    pointer: int | None, ttl_s: int | None, attributes: bytes | None, reference: object
-) -> int:
-    return (
-        (HAS_POINTER if pointer is not None else 0)
-        | (HAS_TTL if ttl_s is not None else 0)
-        | (HAS_ATTRIBUTES if attributes is not None else 0)
-        | (IS_REFERENCE if reference is not None else 0)
-    )
-
-
-def _optional(pointer: int | None, ttl_s: int | None, attributes: bytes | None) -> bytes:
-    return b"".join(
-        (
-            b"" if pointer is None else _SIGNED_POINTER.pack(pointer),
-            b"" if ttl_s is None else _TTL.pack(ttl_s),
-            b"" if attributes is None else _SIZE.pack(len(attributes)) + attributes,
-        )
-    )
+def _optional(
+    pointer: int | None, ttl_s: int | None, attributes: bytes | None
+) -> tuple[int, bytes]:
+    """The flags of what a row has beside its payload, and the bytes of it."""
+    flags, packed = 0, b""
+    if pointer is not None:
+        flags, packed = HAS_POINTER, _SIGNED_POINTER.pack(pointer)
+    if ttl_s is not None:
+        flags, packed = flags | HAS_TTL, packed + _TTL.pack(ttl_s)
+    if attributes is not None:
+        flags, packed = flags | HAS_ATTRIBUTES, packed + _SIZE.pack(len(attributes)) + attributes
+    return flags, packed
 
 
 def _take_optional(flags: int, body: bytes) -> tuple[int | None, int | None, bytes | None, bytes]:

@@ -346,19 +346,14 @@ def _first_offset(store: Store, query: Query, last: Offset) -> Offset | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
     """The distribution of bytes over a range. Offsets are numbers here. Up to `scanned_from` sizes
-    come from the engine's files. `rows` are the offsets of later rows, and `sums` the bytes up to
-    the end of each."""
+    come from the engine's files. `rows` are the offsets of later rows; `sums` has the bytes before
+    the first of them, and those up to the end of each."""
 
     in_files: Callable[[int], int]
     first: int
     scanned_from: int
-    filed_bytes: int
     rows: list[int]
     sums: list[int]
-
-    @property
-    def size_bytes(self) -> int:
-        return self.filed_bytes + (self.sums[-1] if self.sums else 0)
 
 
 def _scale(store: Store, prefix: bytes, *, first: int, stop: int) -> _Scale:
@@ -372,20 +367,19 @@ def _scale(store: Store, prefix: bytes, *, first: int, stop: int) -> _Scale:
     scanned_from = first
     if size(first, stop) > SCANNED_BYTES_MAX:
         scanned_from = _bisect(lambda number: size(number, stop) == 0, first, stop)
-    rows, sums = _scanned(store, prefix, scanned_from, stop)
+    rows, sizes = _scanned(store, prefix, scanned_from, stop)
+    filed_bytes = size(first, scanned_from) if scanned_from > first else 0
     return _Scale(
         in_files=lambda number: size(first, number),
         first=first,
         scanned_from=scanned_from,
-        filed_bytes=size(first, scanned_from) if scanned_from > first else 0,
         rows=rows,
-        sums=sums,
+        sums=[*accumulate(sizes, initial=filed_bytes)],
     )
 
 
 def _scanned(store: Store, prefix: bytes, start: int, stop: int) -> tuple[list[int], list[int]]:
-    """The offsets of rows, and the bytes of the rows through each; up to corruption, or
-    `SCANNED_ROWS_MAX`."""
+    """The offsets of rows, and the bytes of each; up to corruption, or `SCANNED_ROWS_MAX`."""
     numbers: list[int] = []
     sizes: list[int] = []
     keys = message_key(prefix, Offset.from_int(start)), message_key(prefix, Offset.from_int(stop))
@@ -395,7 +389,7 @@ def _scanned(store: Store, prefix: bytes, start: int, stop: int) -> tuple[list[i
                 break  # a damaged record, which may begin in the range
             numbers.append(offset_number(key))
             sizes.append(len(key) + len(value) + _group_bytes(value))
-    return numbers, list(accumulate(sizes))
+    return numbers, sizes
 
 
 def _group_bytes(value: bytes) -> int:
@@ -407,8 +401,8 @@ def _group_bytes(value: bytes) -> int:
 
 def _cuts(scale: _Scale, count: int) -> Iterator[int]:
     """The offsets at which parts begin, ascending, without that of the first."""
-    total = scale.size_bytes
-    if scale.filed_bytes:
+    total = scale.sums[-1]
+    if scale.sums[0]:
         count = min(count, total // PART_BYTES_MIN)
     passed = scale.first
     for index in range(1, count):
@@ -420,12 +414,11 @@ def _cuts(scale: _Scale, count: int) -> Iterator[int]:
 
 def _cut(scale: _Scale, size_bytes: int, passed: int, *, tolerance: int) -> int | None:
     """The offset before which there are about so many bytes; None: no row is left."""
-    if size_bytes > scale.filed_bytes:
+    if size_bytes > scale.sums[0]:
         # A row across the bound belongs to the part that has more than half of it.
-        row = bisect_left(scale.sums, size_bytes - scale.filed_bytes)
-        before = scale.sums[row - 1] if row else 0
-        is_mostly_before = 2 * (size_bytes - scale.filed_bytes - before) > scale.sums[row] - before
-        row += is_mostly_before
+        row = bisect_left(scale.sums, size_bytes) - 1
+        before, through = scale.sums[row : row + 2]
+        row += 2 * (size_bytes - before) > through - before
         return scale.rows[row] if row < len(scale.rows) else None
     low, high = passed, scale.scanned_from
     while high - low > 1:

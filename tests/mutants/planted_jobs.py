@@ -106,8 +106,8 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "rows that the files do not hold yet count for nothing",
         "messaging/read/offsets_and_splits.py",
-        "    rows, sums = _scanned(store, prefix, scanned_from, stop)\n",
-        "    rows, sums = [], []\n",
+        "    rows, sizes = _scanned(store, prefix, scanned_from, stop)\n",
+        "    rows, sizes = [], []\n",
         ("tests/messaging/test_splits.py::test_splits_of_scanned_rows_are_even",),
     ),
     Mutant(

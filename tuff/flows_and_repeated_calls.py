@@ -276,8 +276,13 @@ class Driver:
 
     runs_coroutines: ClassVar[bool] = False  # as a step of a flow
 
-    def __init__(self, transport: Sender) -> None:
+    def __init__(self, transport: Sender, retries: Retries) -> None:
         self._transport = transport
+        self.retries = retries
+
+    def ask(self, call: Call[T]) -> T:
+        """Send a call, and repeat it if that is safe; returns the value of the response."""
+        return self.run(self.retries.ask(call))
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; returns its result.

@@ -165,19 +165,20 @@ class AsyncClient:
         self._transport: AsyncSender = (
             transport_of(addresses) if isinstance(transport, str) else transport
         )
-        self._driver = AsyncDriver(self._transport)
         self._timeout_s = seconds_of(timeout, what="timeout")
         self._retries = Retries(retries)
+        self._driver = AsyncDriver(self._transport, self._retries)
+        self._send = self._driver.ask
         self.client_id = client_name(client_id)
-        self.topics = AsyncTopics(self._send)
-        self.holds = AsyncHolds(self._send)
-        self.positions = AsyncNamedPositions(self._send)
-        self.delayed = AsyncDelayed(self._driver, self._retries)
-        self.transactions = AsyncTransactions(self._send, self.client_id)
-        self.sinks = AsyncSinks(self._send, self.client_id)
-        self.cluster = AsyncCluster(self._send)
-        self.groups = AsyncGroups(self._send)
-        self.share_groups = AsyncShareGroups(self._send)
+        self.topics = AsyncTopics(self._driver)
+        self.holds = AsyncHolds(self._driver)
+        self.positions = AsyncNamedPositions(self._driver)
+        self.delayed = AsyncDelayed(self._driver)
+        self.transactions = AsyncTransactions(self._driver, self.client_id)
+        self.sinks = AsyncSinks(self._driver, self.client_id)
+        self.cluster = AsyncCluster(self._driver)
+        self.groups = AsyncGroups(self._driver)
+        self.share_groups = AsyncShareGroups(self._driver)
         self._deciders: WeakKeyDictionary[Any, Decider[Any]] = WeakKeyDictionary()
         self._chained: WeakSet[CommitProtocol] = WeakSet()
         self._process_id = os.getpid()
@@ -905,9 +906,6 @@ class AsyncClient:
 
     async def _publish(self, make: MakePublish[T]) -> T:
         return await self._driver.run(self._retries.publish(make))
-
-    async def _send(self, call: Call[T]) -> T:
-        return await self._driver.run(self._retries.ask(call))
 
     def _open(
         self,

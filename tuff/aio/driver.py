@@ -6,7 +6,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from tuff.errors import WrongStateError
-from tuff.flows_and_repeated_calls import Call, Flow, Hook, Pause, Step, Unless, Use, run_hook
+from tuff.flows_and_repeated_calls import (
+    Call,
+    Flow,
+    Hook,
+    Pause,
+    Retries,
+    Step,
+    Unless,
+    Use,
+    run_hook,
+)
 from tuff.protocol.errors import TuffError
 from tuff.stop_signals import Stop, StoppedError
 from tuff.tracebacks import without_frames, without_own_frames
@@ -30,8 +40,13 @@ class AsyncDriver:
 
     runs_coroutines: ClassVar[bool] = True  # as a step of a flow
 
-    def __init__(self, transport: AsyncSender) -> None:
+    def __init__(self, transport: AsyncSender, retries: Retries) -> None:
         self._transport = transport
+        self.retries = retries
+
+    async def ask(self, call: Call[T]) -> T:
+        """Send a call, and repeat it if that is safe; returns the value of the response."""
+        return await self.run(self.retries.ask(call))
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; returns its result. A cancellation is thrown into the flow like an

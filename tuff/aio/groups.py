@@ -12,7 +12,6 @@ from tuff import group_calls, read_calls
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
 from tuff.aio.sql import AsyncSqlTransaction
-from tuff.aio.topics import AsyncSend
 from tuff.consumer_options import Batch, DeliveryMode
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.dead_letters import cause_of
@@ -300,8 +299,8 @@ class AsyncConsumer(Generic[C, D]):
 class AsyncGroups:
     """The consumer groups of one server. Safe to share between the tasks of one event loop."""
 
-    def __init__(self, send: AsyncSend) -> None:
-        self._send = send
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._send = driver.ask
 
     async def list(self, namespace: str) -> Names:
         """The names of a namespace's groups, in byte order."""

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from tuff import share_calls
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncHeartbeats
-from tuff.aio.topics import AsyncSend
 from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import cause_of
 from tuff.errors import WrongStateError
@@ -222,8 +221,8 @@ class AsyncShareConsumer:
 class AsyncShareGroups:
     """The share groups of one server. Safe to share between the tasks of one event loop."""
 
-    def __init__(self, send: AsyncSend) -> None:
-        self._send = send
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._send = driver.ask
 
     async def list(self, topic: TopicLike) -> Names:
         """The names of the share groups of a topic or partition, in byte order. Raises:

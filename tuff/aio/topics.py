@@ -1,11 +1,11 @@
 """`client.topics`, `client.holds`, `client.positions`, `client.delayed` and `client.cluster`: the
 calls of protocol §2, §3.8 to §3.10 and §7.1."""
 
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable
 
 from tuff import topic_calls
 from tuff.aio.driver import AsyncDriver
-from tuff.flows_and_repeated_calls import Call, Retries
+from tuff.flows_and_repeated_calls import Call
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
 from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of
@@ -25,8 +25,6 @@ from tuff.replies import (
 )
 from tuff.requests_and_responses import of_type
 
-T = TypeVar("T")
-
 # Inside the class, `list` is a method.
 Names = list[str]
 FoundHolds = list[Hold]
@@ -34,17 +32,11 @@ FoundPositions = list[NamedPosition]
 DelayedMessages = list[DelayedMessage]
 
 
-class AsyncSend(Protocol):
-    """Sends a call, and repeats it if that is safe."""
-
-    async def __call__(self, call: Call[T]) -> T: ...
-
-
 class AsyncTopics:
     """The topics of one server. Safe to share between the tasks of one event loop."""
 
-    def __init__(self, send: AsyncSend) -> None:
-        self._send = send
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._send = driver.ask
 
     async def create(
         self,
@@ -170,8 +162,8 @@ class AsyncHolds:
     """The retention holds of topics: `client.holds` (protocol §3.8).
     Safe to share between the tasks of one event loop."""
 
-    def __init__(self, send: AsyncSend) -> None:
-        self._send = send
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._send = driver.ask
 
     async def set(self, topic: TopicLike, name: str, start: Start, *, max_age: Duration) -> Hold:
         """Keep messages from `start` on, as that of `Client.poll`, beyond the topic's time to live,
@@ -206,8 +198,8 @@ class AsyncNamedPositions:
     """The positions that readers record, for people and for lag: `client.positions` (protocol
     §3.9). Safe to share between the tasks of one event loop."""
 
-    def __init__(self, send: AsyncSend) -> None:
-        self._send = send
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._send = driver.ask
 
     async def set(self, topic: TopicLike, name: str, position: MessageId | str) -> NamedPosition:
         """Record the position of a reader, durably. It does not keep messages from removal."""
@@ -230,9 +222,8 @@ class AsyncDelayed:
     """Messages that wait until they are due: `client.delayed`. `AsyncClient.publish` sends them
     (protocol §3.10). Of a topic with several partitions, the calls are about all of them."""
 
-    def __init__(self, driver: AsyncDriver, retries: Retries) -> None:
-        self._run = driver.run
-        self._retries = retries
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
 
     async def list(
         self,
@@ -249,11 +240,10 @@ class AsyncDelayed:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        return await self._run(
-            topic_calls.list_delayed(
-                self._retries, topic, after=after, limit=limit, payloads=payloads
-            )
+        listing = topic_calls.list_delayed(
+            self._driver.retries, topic, after=after, limit=limit, payloads=payloads
         )
+        return await self._driver.run(listing)
 
     async def delete(self, topic: TopicLike, delayed_id: str) -> None:
         """Delete a message that waits, durably: it never enters the topic.
@@ -261,7 +251,8 @@ class AsyncDelayed:
         Raises:
             DelayedNotFoundError: it has entered, was cancelled, or never existed.
         """
-        await self._run(topic_calls.delete_delayed(self._retries, topic, delayed_id))
+        deletion = topic_calls.delete_delayed(self._driver.retries, topic, delayed_id)
+        await self._driver.run(deletion)
 
 
 class AsyncCluster:
@@ -269,8 +260,8 @@ class AsyncCluster:
     Safe to share between the tasks of one event loop. A single server answers each call with a
     NotFoundError."""
 
-    def __init__(self, send: AsyncSend) -> None:
-        self._send = send
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._send = driver.ask
 
     async def get(self) -> ClusterState:
         """The live servers, and the leader of transactions."""
@@ -314,7 +305,9 @@ class AsyncCluster:
         return await self._send(topic_calls.undrain_server(server_id))
 
 
-async def _latest(send: AsyncSend, topic: TopicId) -> MessageId:
+async def _latest(
+    send: Callable[[Call[MessageId]], Awaitable[MessageId]], topic: TopicId
+) -> MessageId:
     try:
         return await send(topic_calls.latest_position(topic))
     except PartitionRequiredError:

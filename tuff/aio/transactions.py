@@ -4,7 +4,7 @@
 from collections.abc import Collection, Sequence
 
 from tuff import transaction_calls
-from tuff.aio.topics import AsyncSend
+from tuff.aio.driver import AsyncDriver
 from tuff.protocol.durations import Duration
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionState, TransactionTypeLike
@@ -29,8 +29,8 @@ Found = list[Sink]  # inside the class, `list` is a method
 class AsyncTransactions:
     """The transactions of one server. Safe to share between the tasks of one event loop."""
 
-    def __init__(self, send: AsyncSend, name: str) -> None:
-        self._send = send
+    def __init__(self, driver: AsyncDriver, name: str) -> None:
+        self._send = driver.ask
         self._name = name
 
     async def start(
@@ -204,8 +204,8 @@ class AsyncSinks:
     """The sinks of one server: they make a replayed batch of an exactly-once writer a no-op. Safe
     to share between the tasks of one event loop."""
 
-    def __init__(self, send: AsyncSend, name: str) -> None:
-        self._send = send
+    def __init__(self, driver: AsyncDriver, name: str) -> None:
+        self._send = driver.ask
         self._name = name
 
     async def begin(

@@ -164,19 +164,20 @@ class Client:
         self._transport: Sender = (
             transport_of(addresses) if isinstance(transport, str) else transport
         )
-        self._driver = Driver(self._transport)
         self._timeout_s = seconds_of(timeout, what="timeout")
         self._retries = Retries(retries)
+        self._driver = Driver(self._transport, self._retries)
+        self._send = self._driver.ask
         self.client_id = client_name(client_id)
-        self.topics = Topics(self._send)
-        self.holds = Holds(self._send)
-        self.positions = NamedPositions(self._send)
-        self.delayed = Delayed(self._driver, self._retries)
-        self.transactions = Transactions(self._send, self.client_id)
-        self.sinks = Sinks(self._send, self.client_id)
-        self.cluster = Cluster(self._send)
-        self.groups = Groups(self._send)
-        self.share_groups = ShareGroups(self._send)
+        self.topics = Topics(self._driver)
+        self.holds = Holds(self._driver)
+        self.positions = NamedPositions(self._driver)
+        self.delayed = Delayed(self._driver)
+        self.transactions = Transactions(self._driver, self.client_id)
+        self.sinks = Sinks(self._driver, self.client_id)
+        self.cluster = Cluster(self._driver)
+        self.groups = Groups(self._driver)
+        self.share_groups = ShareGroups(self._driver)
         self._deciders: WeakKeyDictionary[Any, Decider[Any]] = WeakKeyDictionary()
         self._chained: WeakSet[CommitProtocol] = WeakSet()
         self._process_id = os.getpid()
@@ -898,9 +899,6 @@ class Client:
 
     def _publish(self, make: MakePublish[T]) -> T:
         return self._driver.run(self._retries.publish(make))
-
-    def _send(self, call: Call[T]) -> T:
-        return self._driver.run(self._retries.ask(call))
 
     def _open(
         self,

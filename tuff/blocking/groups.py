@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 from tuff import group_calls, read_calls
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.sql import SqlTransaction
-from tuff.blocking.topics import Send
 from tuff.consumer_options import Batch, DeliveryMode
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.dead_letters import cause_of
@@ -301,8 +300,8 @@ class Consumer(Generic[C, D]):
 class Groups:
     """The consumer groups of one server. Safe to share between threads."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, driver: Driver) -> None:
+        self._send = driver.ask
 
     def list(self, namespace: str) -> Names:
         """The names of a namespace's groups, in byte order."""

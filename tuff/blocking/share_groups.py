@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 from tuff import share_calls
 from tuff.blocking.context import TransactionContext
-from tuff.blocking.topics import Send
 from tuff.consumer_options import DeliveryMode
 from tuff.dead_letters import cause_of
 from tuff.errors import WrongStateError
@@ -221,8 +220,8 @@ class ShareConsumer:
 class ShareGroups:
     """The share groups of one server. Safe to share between threads."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, driver: Driver) -> None:
+        self._send = driver.ask
 
     def list(self, topic: TopicLike) -> Names:
         """The names of the share groups of a topic or partition, in byte order. Raises:

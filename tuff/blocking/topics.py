@@ -2,10 +2,10 @@
 """`client.topics`, `client.holds`, `client.positions`, `client.delayed` and `client.cluster`: the
 calls of protocol §2, §3.8 to §3.10 and §7.1."""
 
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
 from tuff import topic_calls
-from tuff.flows_and_repeated_calls import Call, Driver, Retries
+from tuff.flows_and_repeated_calls import Call, Driver
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
 from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of
@@ -25,8 +25,6 @@ from tuff.replies import (
 )
 from tuff.requests_and_responses import of_type
 
-T = TypeVar("T")
-
 # Inside the class, `list` is a method.
 Names = list[str]
 FoundHolds = list[Hold]
@@ -34,17 +32,11 @@ FoundPositions = list[NamedPosition]
 DelayedMessages = list[DelayedMessage]
 
 
-class Send(Protocol):
-    """Sends a call, and repeats it if that is safe."""
-
-    def __call__(self, call: Call[T]) -> T: ...
-
-
 class Topics:
     """The topics of one server. Safe to share between threads."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, driver: Driver) -> None:
+        self._send = driver.ask
 
     def create(
         self,
@@ -168,8 +160,8 @@ class Holds:
     """The retention holds of topics: `client.holds` (protocol §3.8).
     Safe to share between threads."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, driver: Driver) -> None:
+        self._send = driver.ask
 
     def set(self, topic: TopicLike, name: str, start: Start, *, max_age: Duration) -> Hold:
         """Keep messages from `start` on, as that of `Client.poll`, beyond the topic's time to live,
@@ -204,8 +196,8 @@ class NamedPositions:
     """The positions that readers record, for people and for lag: `client.positions` (protocol
     §3.9). Safe to share between threads."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, driver: Driver) -> None:
+        self._send = driver.ask
 
     def set(self, topic: TopicLike, name: str, position: MessageId | str) -> NamedPosition:
         """Record the position of a reader, durably. It does not keep messages from removal."""
@@ -228,9 +220,8 @@ class Delayed:
     """Messages that wait until they are due: `client.delayed`. `Client.publish` sends them
     (protocol §3.10). Of a topic with several partitions, the calls are about all of them."""
 
-    def __init__(self, driver: Driver, retries: Retries) -> None:
-        self._run = driver.run
-        self._retries = retries
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
 
     def list(
         self,
@@ -247,11 +238,10 @@ class Delayed:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        return self._run(
-            topic_calls.list_delayed(
-                self._retries, topic, after=after, limit=limit, payloads=payloads
-            )
+        listing = topic_calls.list_delayed(
+            self._driver.retries, topic, after=after, limit=limit, payloads=payloads
         )
+        return self._driver.run(listing)
 
     def delete(self, topic: TopicLike, delayed_id: str) -> None:
         """Delete a message that waits, durably: it never enters the topic.
@@ -259,7 +249,8 @@ class Delayed:
         Raises:
             DelayedNotFoundError: it has entered, was cancelled, or never existed.
         """
-        self._run(topic_calls.delete_delayed(self._retries, topic, delayed_id))
+        deletion = topic_calls.delete_delayed(self._driver.retries, topic, delayed_id)
+        self._driver.run(deletion)
 
 
 class Cluster:
@@ -267,8 +258,8 @@ class Cluster:
     Safe to share between threads. A single server answers each call with a
     NotFoundError."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, driver: Driver) -> None:
+        self._send = driver.ask
 
     def get(self) -> ClusterState:
         """The live servers, and the leader of transactions."""
@@ -312,7 +303,7 @@ class Cluster:
         return self._send(topic_calls.undrain_server(server_id))
 
 
-def _latest(send: Send, topic: TopicId) -> MessageId:
+def _latest(send: Callable[[Call[MessageId]], MessageId], topic: TopicId) -> MessageId:
     try:
         return send(topic_calls.latest_position(topic))
     except PartitionRequiredError:

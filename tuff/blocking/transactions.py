@@ -5,7 +5,7 @@
 from collections.abc import Collection, Sequence
 
 from tuff import transaction_calls
-from tuff.blocking.topics import Send
+from tuff.flows_and_repeated_calls import Driver
 from tuff.protocol.durations import Duration
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionState, TransactionTypeLike
@@ -30,8 +30,8 @@ Found = list[Sink]  # inside the class, `list` is a method
 class Transactions:
     """The transactions of one server. Safe to share between threads."""
 
-    def __init__(self, send: Send, name: str) -> None:
-        self._send = send
+    def __init__(self, driver: Driver, name: str) -> None:
+        self._send = driver.ask
         self._name = name
 
     def start(
@@ -203,8 +203,8 @@ class Sinks:
     """The sinks of one server: they make a replayed batch of an exactly-once writer a no-op. Safe
     to share between threads."""
 
-    def __init__(self, send: Send, name: str) -> None:
-        self._send = send
+    def __init__(self, driver: Driver, name: str) -> None:
+        self._send = driver.ask
         self._name = name
 
     def begin(

@@ -113,21 +113,27 @@ def splits(
     return call(operations.GET_SPLITS, names_of(topic), reply(Splits), query=query)
 
 
-def latest_position(topic: TopicLike) -> Call[MessageId]:
+def _latest_position(retries: Retries, topic: TopicLike) -> Flow[MessageId]:
     """A position behind all messages that are published by now, and before all later ones."""
 
     def read(response: Response) -> MessageId:
         return MessageId.from_hex(response.headers["tuff-next"])
 
     query: Query = {"from": "latest", "limit": 1}
-    return call(operations.BROWSE, names_of(topic), read, query=query)
+    try:
+        asked = call(operations.BROWSE, names_of(topic), read, query=query)
+        return (yield from retries.ask(asked))
+    except PartitionRequiredError:
+        # It is the same for all topics of a server.
+        return (yield from _latest_position(retries, topic_of(topic).partition(0)))
 
 
-def truncate(topic: TopicLike, before: Start, *, latest: MessageId) -> Call[MessageId | None]:
-    """`latest`: the answer of `latest_position`, which replaces a `before` behind it. A position in
-    the future would remove all that exists when the request arrives, so a repetition would also
-    remove what was published in between."""
+def truncate(retries: Retries, topic: TopicLike, before: Start) -> Flow[MessageId | None]:
+    """The latest position replaces a `before` behind it. A position in the future would remove all
+    that exists when the request arrives, so a repetition would also remove what was published in
+    between."""
     form = start_to_json(before)
+    latest = yield from _latest_position(retries, topic)
     if form == EARLIEST:
         form = FIRST_ID.hex()
     if form == LATEST or _is_behind(form, latest):
@@ -136,7 +142,8 @@ def truncate(topic: TopicLike, before: Start, *, latest: MessageId) -> Call[Mess
     def read(response: Response) -> MessageId | None:
         return _maybe_id(reply_object(response)["earliest"])
 
-    return call(operations.TRUNCATE_TOPIC, names_of(topic), read, form={"before": form})
+    asked = call(operations.TRUNCATE_TOPIC, names_of(topic), read, form={"before": form})
+    return (yield from retries.ask(asked))
 
 
 def _is_behind(form: str | int, latest: MessageId) -> bool:
@@ -145,10 +152,15 @@ def _is_behind(form: str | int, latest: MessageId) -> bool:
     return form > latest.publish_timestamp_ms
 
 
-def set_hold(topic: TopicLike, name: str, start: Start, *, max_age_s: float) -> Call[Hold]:
+def set_hold(
+    retries: Retries, topic: TopicLike, name: str, start: Start, *, max_age_s: float
+) -> Flow[Hold]:
     first = FIRST_ID if start == EARLIEST else start
+    if start == LATEST:
+        first = yield from _latest_position(retries, topic)
     body = {"from": start_to_json(first), "maxAge": max_age_s}
-    return call(operations.SET_HOLD, _named(topic, name), reply(Hold), form=body)
+    asked = call(operations.SET_HOLD, _named(topic, name), reply(Hold), form=body)
+    return (yield from retries.ask(asked))
 
 
 def set_position(topic: TopicLike, name: str, position: IdOrHex) -> Call[NamedPosition]:

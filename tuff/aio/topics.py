@@ -1,15 +1,12 @@
 """`client.topics`, `client.holds`, `client.positions`, `client.delayed` and `client.cluster`: the
 calls of protocol §2, §3.8 to §3.10 and §7.1."""
 
-from collections.abc import Awaitable, Callable
-
 from tuff import topic_calls
 from tuff.aio.driver import AsyncDriver
-from tuff.flows_and_repeated_calls import Call
 from tuff.protocol.durations import Duration, seconds_of
-from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
-from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of
-from tuff.read_calls import LATEST, Start
+from tuff.protocol.errors import TopicExistsError
+from tuff.protocol.ids import MessageId, TopicLike
+from tuff.read_calls import Start
 from tuff.replies import (
     ClusterState,
     DelayedMessage,
@@ -36,6 +33,7 @@ class AsyncTopics:
     """The topics of one server. Safe to share between the tasks of one event loop."""
 
     def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
         self._send = driver.ask
 
     async def create(
@@ -150,8 +148,7 @@ class AsyncTopics:
             TopicNotFoundError: the topic does not exist.
             TopicHeldError: a hold covers what would be removed.
         """
-        latest = await _latest(self._send, topic_of(topic))
-        return await self._send(topic_calls.truncate(topic, before, latest=latest))
+        return await self._driver.run(topic_calls.truncate(self._driver.retries, topic, before))
 
     async def namespaces(self) -> Names:
         """The namespaces that have topics, in byte order."""
@@ -163,6 +160,7 @@ class AsyncHolds:
     Safe to share between the tasks of one event loop."""
 
     def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
         self._send = driver.ask
 
     async def set(self, topic: TopicLike, name: str, start: Start, *, max_age: Duration) -> Hold:
@@ -177,8 +175,10 @@ class AsyncHolds:
             BadRequestError: `max_age` is not above 0, or above the server's `messaging.hold_max`.
         """
         max_age_s = seconds_of(max_age, what="max_age")
-        first = await _latest(self._send, topic_of(topic)) if start == LATEST else start
-        return await self._send(topic_calls.set_hold(topic, name, first, max_age_s=max_age_s))
+        setting = topic_calls.set_hold(
+            self._driver.retries, topic, name, start, max_age_s=max_age_s
+        )
+        return await self._driver.run(setting)
 
     async def list(self, topic: TopicLike) -> FoundHolds:
         """The holds of a topic that have not expired, by name; of several partitions the earliest
@@ -303,13 +303,3 @@ class AsyncCluster:
     async def undrain(self, server_id: str) -> Drain:
         """Let a server claim topics again. Raises: ServerNotFoundError."""
         return await self._send(topic_calls.undrain_server(server_id))
-
-
-async def _latest(
-    send: Callable[[Call[MessageId]], Awaitable[MessageId]], topic: TopicId
-) -> MessageId:
-    try:
-        return await send(topic_calls.latest_position(topic))
-    except PartitionRequiredError:
-        # It is the same for all topics of a server.
-        return await send(topic_calls.latest_position(topic.partition(0)))

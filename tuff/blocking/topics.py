@@ -2,14 +2,12 @@
 """`client.topics`, `client.holds`, `client.positions`, `client.delayed` and `client.cluster`: the
 calls of protocol §2, §3.8 to §3.10 and §7.1."""
 
-from collections.abc import Callable
-
 from tuff import topic_calls
-from tuff.flows_and_repeated_calls import Call, Driver
+from tuff.flows_and_repeated_calls import Driver
 from tuff.protocol.durations import Duration, seconds_of
-from tuff.protocol.errors import PartitionRequiredError, TopicExistsError
-from tuff.protocol.ids import MessageId, TopicId, TopicLike, topic_of
-from tuff.read_calls import LATEST, Start
+from tuff.protocol.errors import TopicExistsError
+from tuff.protocol.ids import MessageId, TopicLike
+from tuff.read_calls import Start
 from tuff.replies import (
     ClusterState,
     DelayedMessage,
@@ -36,6 +34,7 @@ class Topics:
     """The topics of one server. Safe to share between threads."""
 
     def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._send = driver.ask
 
     def create(
@@ -148,8 +147,7 @@ class Topics:
             TopicNotFoundError: the topic does not exist.
             TopicHeldError: a hold covers what would be removed.
         """
-        latest = _latest(self._send, topic_of(topic))
-        return self._send(topic_calls.truncate(topic, before, latest=latest))
+        return self._driver.run(topic_calls.truncate(self._driver.retries, topic, before))
 
     def namespaces(self) -> Names:
         """The namespaces that have topics, in byte order."""
@@ -161,6 +159,7 @@ class Holds:
     Safe to share between threads."""
 
     def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._send = driver.ask
 
     def set(self, topic: TopicLike, name: str, start: Start, *, max_age: Duration) -> Hold:
@@ -175,8 +174,10 @@ class Holds:
             BadRequestError: `max_age` is not above 0, or above the server's `messaging.hold_max`.
         """
         max_age_s = seconds_of(max_age, what="max_age")
-        first = _latest(self._send, topic_of(topic)) if start == LATEST else start
-        return self._send(topic_calls.set_hold(topic, name, first, max_age_s=max_age_s))
+        setting = topic_calls.set_hold(
+            self._driver.retries, topic, name, start, max_age_s=max_age_s
+        )
+        return self._driver.run(setting)
 
     def list(self, topic: TopicLike) -> FoundHolds:
         """The holds of a topic that have not expired, by name; of several partitions the earliest
@@ -301,11 +302,3 @@ class Cluster:
     def undrain(self, server_id: str) -> Drain:
         """Let a server claim topics again. Raises: ServerNotFoundError."""
         return self._send(topic_calls.undrain_server(server_id))
-
-
-def _latest(send: Callable[[Call[MessageId]], MessageId], topic: TopicId) -> MessageId:
-    try:
-        return send(topic_calls.latest_position(topic))
-    except PartitionRequiredError:
-        # It is the same for all topics of a server.
-        return send(topic_calls.latest_position(topic.partition(0)))

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import click
 
 from tuff.address import addresses_of
-from tuff.blocking.transport import transport_of
+from tuff.blocking.http import pieces
 from tuff.flows_and_repeated_calls import Call
 from tuff.launch import EXIT_USAGE, Row, ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
@@ -249,7 +249,7 @@ def download(
         part.unlink(missing_ok=True)
         part.touch(mode=0o600)  # it has every message
         with part.open("w+b") as file:
-            for piece in transport_of(addresses).pieces(_BACKUP, size_bytes=PIECE_BYTES):
+            for piece in pieces(addresses, _BACKUP, size_bytes=PIECE_BYTES):
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())

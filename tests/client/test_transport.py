@@ -5,7 +5,7 @@ import math
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 import tuff
 from tuff.address import Address
-from tuff.blocking.transport import transport_of
+from tuff.blocking.http import pieces
 from tuff.flows_and_repeated_calls import Call
 from tuff.protocol.errors import InternalError
 from tuff.protocol.operations import START_TRANSACTION, TAKE_BACKUP
@@ -271,20 +271,18 @@ BACKUP: Call[None] = Call(Request(operation=TAKE_BACKUP), lambda _: None)
 
 
 def pieces_of(*urls: str) -> list[bytes]:
-    with closing(
-        transport_of([Address(url=url, timeout_s=2.0, connect_timeout_s=60.0) for url in urls])
-    ) as transport:
-        return list(transport.pieces(BACKUP, size_bytes=3))
+    addresses = [Address(url=url, timeout_s=2.0, connect_timeout_s=60.0) for url in urls]
+    return list(pieces(addresses, BACKUP, size_bytes=3))
 
 
 def test_a_large_reply_comes_in_pieces_from_the_first_server_that_is_there() -> None:
     said = of_another(200, body=b"abcdefgh")
 
     with answering(said) as (url, heard):
-        pieces = pieces_of("http://127.0.0.1:1", url)
+        found = pieces_of("http://127.0.0.1:1", url)
 
-    assert b"".join(pieces) == b"abcdefgh"
-    assert max(map(len, pieces)) <= 3
+    assert b"".join(found) == b"abcdefgh"
+    assert max(map(len, found)) <= 3
     assert heard[0].startswith("GET /v1/backup ")
 
 

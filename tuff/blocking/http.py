@@ -3,7 +3,7 @@
 import io
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from http import HTTPStatus
@@ -15,7 +15,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from tuff.address import Address
-from tuff.errors import ClientClosedError
+from tuff.errors import ClientClosedError, ServerUnreachableError
 from tuff.flows_and_repeated_calls import Call
 from tuff.requests_and_responses import Request, Response
 from tuff.stop_signals import Stop, wait_for
@@ -162,6 +162,19 @@ class HttpConnections:
             raise self._address.lost(
                 request, error, was_sent=True, never_answered=not self.was_answered
             ) from error
+
+
+def pieces(addresses: Sequence[Address], call: Call[None], *, size_bytes: int) -> Iterator[bytes]:
+    """What the first of these servers that can be reached answers; see `HttpConnections.pieces`."""
+    tried: list[str] = []
+    for address in addresses:
+        try:
+            yield from HttpConnections(address).pieces(call, size_bytes=size_bytes)
+        except ServerUnreachableError as error:
+            tried.extend(error.tried)
+        else:
+            return
+    raise ServerUnreachableError(*tried)
 
 
 class BoundedSocket:

@@ -13,7 +13,7 @@ import logging
 import os
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -95,18 +95,6 @@ class ClusterTransport:
                 return value
         raise ServerUnreachableError(*tried)
 
-    def pieces(self, call: Call[None], *, size_bytes: int) -> Iterator[bytes]:
-        """What the first server that can be reached answers; see `Transport.pieces`."""
-        tried: list[str] = []
-        for transport in self._transports:
-            try:
-                yield from transport.pieces(call, size_bytes=size_bytes)
-            except ServerUnreachableError as error:
-                tried.extend(error.tried)
-            else:
-                return
-        raise ServerUnreachableError(*tried)
-
     def close(self) -> None:
         """Close all connections; calling it again is harmless."""
         for transport in self._transports:
@@ -149,10 +137,6 @@ class Transport:
         if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self._address.require_no_proxy(call, response)
         return response
-
-    def pieces(self, call: Call[None], *, size_bytes: int) -> Iterator[bytes]:
-        """The body of a large reply as it comes; see `HttpConnections.pieces`."""
-        return self._http.pieces(call, size_bytes=size_bytes)
 
     def close(self) -> None:
         """Close all connections; calling it again is harmless."""

@@ -11,6 +11,7 @@ from tuff.sql.database import (
     CLOSED,
     IN_TRANSACTION,
     NOT_COMMITTED,
+    SqlBlock,
     checked_name,
     require_connection,
 )
@@ -130,15 +131,12 @@ class _Connection:
         await self._connection.close()
 
 
-class _Block(_Connection):
+class _Block(_Connection, SqlBlock):
     """The user's connection."""
 
     def __init__(self, connection: Any, origin: object) -> None:
         super().__init__(connection)
-        self.origin: object | None = origin
-
-    def before_prepare(self) -> None:
-        """Nothing is held back."""
+        self.origin = origin
 
     async def record(self, dialect: Dialect, pointer: int) -> None:
         await self._connection.execute(dialect.insert_of_commit("$1::bigint"), pointer)

@@ -75,14 +75,14 @@ class SqlBlock(SqlConnection, Protocol):
     `origin`: the driver's object, if it may lead to another database than `SqlDatabase.connect`.
     """
 
-    origin: object | None
+    origin: object | None = None
 
     def before_prepare(self) -> Awaitable[None] | None:
         """Send what an object-relational mapper holds back.
 
         Raises: WrongStateError: the block can't commit.
         """
-        ...
+        return None
 
     def record(self, dialect: Dialect, pointer: int) -> Awaitable[None] | None:
         """Insert the pointer of a transaction, by a prepared statement if the driver keeps them."""
@@ -98,7 +98,7 @@ class SqlBlock(SqlConnection, Protocol):
     def fetch_outside(self, statement: str) -> Awaitable[Sequence[Any]] | Sequence[Any]:
         """Run a query before the transaction begins; it leaves no transaction behind. Only if there
         is an `origin`. Raises: WrongStateError: the connection is in a transaction."""
-        ...
+        raise AssertionError("it has no origin")
 
 
 class SqlDatabase(Protocol[C_contra]):

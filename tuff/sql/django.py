@@ -5,7 +5,7 @@ from typing import Any
 from tuff.errors import WrongStateError
 from tuff.optional_packages import Extra
 from tuff.sql import dialects
-from tuff.sql.database import NOT_COMMITTED, DbApiConnection, checked_name
+from tuff.sql.database import NOT_COMMITTED, DbApiConnection, SqlBlock, checked_name
 from tuff.sql.dialects import Dialect
 
 with Extra("tuff.sql.django", "django"):
@@ -55,11 +55,9 @@ class _Connection(DbApiConnection):
         self._connection.set_autocommit(False)
 
 
-class _Block(DbApiConnection):
+class _Block(DbApiConnection, SqlBlock):
     """The connection of the thread in an atomic block, in which Django refuses that the program
     commits or rolls back."""
-
-    origin: object | None = None
 
     def __init__(self, connection: Any, alias: str) -> None:
         super().__init__(connection)
@@ -103,6 +101,3 @@ class _Block(DbApiConnection):
         if self._connection.in_atomic_block or not self._connection.get_autocommit():
             raise WrongStateError(NOT_COMMITTED)
         return self.fetch(dialect.select_committed(pointer))
-
-    def fetch_outside(self, statement: str) -> list[Any]:
-        raise AssertionError("it has no origin")

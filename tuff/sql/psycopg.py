@@ -1,6 +1,6 @@
 """PostgreSQL by psycopg 3: `pip install 'tuff-messaging[psycopg]'`."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from tuff.errors import WrongStateError
 from tuff.optional_packages import Extra
@@ -10,6 +10,7 @@ from tuff.sql.database import (
     IN_TRANSACTION,
     NOT_COMMITTED,
     DbApiConnection,
+    SqlBlock,
     checked_name,
     require_connection,
 )
@@ -20,6 +21,8 @@ with Extra("tuff.sql.psycopg", "psycopg"):
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.pq import PipelineStatus, TransactionStatus
     from psycopg.rows import tuple_row
+
+_AnyConnection: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 
 
 def _checked(conninfo: str) -> str:
@@ -33,12 +36,12 @@ def _checked(conninfo: str) -> str:
     return conninfo
 
 
-def _require_open(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+def _require_open(connection: "_AnyConnection") -> None:
     if connection.closed:
         raise WrongStateError(CLOSED)
 
 
-def _require_idle(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+def _require_idle(connection: "_AnyConnection") -> None:
     """The status is that of PostgreSQL's last answer."""
     _require_open(connection)
     _require_no_pipeline(connection)
@@ -46,9 +49,7 @@ def _require_idle(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection
         raise WrongStateError(IN_TRANSACTION)
 
 
-def _require_no_pipeline(
-    connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]",
-) -> None:
+def _require_no_pipeline(connection: "_AnyConnection") -> None:
     """In a pipeline the commit would not have been answered when the block ends."""
     if connection.pgconn.pipeline_status != PipelineStatus.OFF:
         raise WrongStateError(
@@ -56,9 +57,7 @@ def _require_no_pipeline(
         )
 
 
-def _require_committed(
-    connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]",
-) -> None:
+def _require_committed(connection: "_AnyConnection") -> None:
     if connection.info.transaction_status is not TransactionStatus.IDLE:
         raise WrongStateError(NOT_COMMITTED)
 
@@ -96,13 +95,13 @@ class _Connection(DbApiConnection):
         return psycopg.Cursor(self._connection, row_factory=tuple_row)
 
 
-class _Block(_Connection):
+class _Block(_Connection, SqlBlock):
     """The user's connection in `connection.transaction()`, in which psycopg refuses that the
     program commits or rolls back."""
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         super().__init__(connection)
-        self.origin: object | None = connection
+        self.origin = connection
         self._block: Any = None
 
     def begin(self) -> None:
@@ -193,12 +192,12 @@ class _AsyncConnection:
         return psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
 
 
-class _AsyncBlock(_AsyncConnection):
+class _AsyncBlock(_AsyncConnection, SqlBlock):
     """A `_Block` of asyncio."""
 
     def __init__(self, connection: "psycopg.AsyncConnection[Any]") -> None:
         super().__init__(connection)
-        self.origin: object | None = connection
+        self.origin = connection
         self._block: Any = None
 
     async def begin(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tuff.errors import WrongStateError
 from tuff.optional_packages import Extra
 from tuff.sql import dialects
-from tuff.sql.database import NOT_COMMITTED, checked_name, require_connection
+from tuff.sql.database import NOT_COMMITTED, SqlBlock, checked_name, require_connection
 from tuff.sql.dialects import Dialect
 from tuff.sql.sqlite import keeps_transaction_open
 
@@ -237,10 +237,8 @@ class _Connection:
         self._connection.close()
 
 
-class _Block:
+class _Block(SqlBlock):
     """The user's session."""
-
-    origin: object | None = None
 
     def __init__(self, session: Session, engine: Engine) -> None:
         self._session = session
@@ -286,9 +284,6 @@ class _Block:
             rows = connection.exec_driver_sql(dialect.select_committed(pointer))
             return [row[0] for row in rows]
 
-    def fetch_outside(self, statement: str) -> list[Any]:
-        raise AssertionError("it has no origin")
-
     def close(self) -> None:
         self._session.close()
 
@@ -323,10 +318,8 @@ class _AsyncConnection:
         return result
 
 
-class _AsyncBlock(_AsyncConnection):
+class _AsyncBlock(_AsyncConnection, SqlBlock):
     """A `_Block` of asyncio."""
-
-    origin: object | None = None
 
     def __init__(self, session: AsyncSession, engine: AsyncEngine) -> None:
         self._block = _Block(session.sync_session, engine.sync_engine)
@@ -340,6 +333,3 @@ class _AsyncBlock(_AsyncConnection):
 
     async def recorded(self, dialect: Dialect, pointer: int) -> list[Any]:
         return await self._run(self._block.recorded, dialect, pointer)
-
-    def fetch_outside(self, statement: str) -> list[Any]:
-        return self._block.fetch_outside(statement)

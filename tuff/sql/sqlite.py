@@ -11,6 +11,7 @@ from tuff.sql.database import (
     IN_TRANSACTION,
     NOT_COMMITTED,
     DbApiConnection,
+    SqlBlock,
     checked_name,
     require_connection,
 )
@@ -90,12 +91,12 @@ class _Connection(DbApiConnection):
         return cursor
 
 
-class _Block(_Connection):
+class _Block(_Connection, SqlBlock):
     """The user's connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
-        self.origin: object | None = connection
+        self.origin = connection
 
     def begin(self) -> None:
         is_in_transaction = _is_in_transaction(self._connection)
@@ -107,9 +108,6 @@ class _Block(_Connection):
         if is_in_transaction:
             raise WrongStateError(IN_TRANSACTION)
         self.execute("BEGIN IMMEDIATE")
-
-    def before_prepare(self) -> None:
-        """Nothing is held back."""
 
     def record(self, dialect: Dialect, pointer: int) -> None:
         self.execute(dialect.insert_of_commit(pointer))

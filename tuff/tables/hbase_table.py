@@ -7,13 +7,13 @@ a later one removes it, after a grace period. By then every process has read the
 every gateway has carried out earlier writes (decision 0028).
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from tuff.flows_and_repeated_calls import clock_s
 from tuff.optional_packages import Extra
 from tuff.protocol.durations import Duration, seconds_of
 from tuff.protocol.errors import StorageOutcomeUnknownError, StorageUnavailableError
@@ -60,15 +60,6 @@ if TYPE_CHECKING:
 
 GRACE_S = 3_600.0  # seconds; no gateway carries out a write later than that
 
-# Linux's other clocks stop while the machine is suspended. With one of them, a process would not
-# read the announcement again after a suspension, although it was carried out long before. Other
-# systems lack BOOTTIME.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def _elapsed_s() -> float:
-    return time.clock_gettime(_CLOCK)
-
 
 class HBaseTransactionalTable(VersionedTable):
     """A table of rows, keys and values of bytes, in HBase. Many processes may have it open.
@@ -108,7 +99,7 @@ class HBaseTransactionalTable(VersionedTable):
         grace_s = seconds_of(grace, what="grace")
         with Extra("HBaseTransactionalTable", "hbase"):
             from tuff.tables.hbase_cells import HBaseCells
-        cells = HBaseCells(connection, name, elapsed_s=_elapsed_s)
+        cells = HBaseCells(connection, name, elapsed_s=clock_s)
         try:
             store = HBaseVersionStore(cells, grace_s=grace_s)
         except BaseException:
@@ -146,10 +137,11 @@ class HBaseVersionStore:
         *,
         grace_s: float,
         new_id: Callable[[], bytes] = new_table_id,
-        elapsed_s: Callable[[], float] = _elapsed_s,
+        elapsed_s: Callable[[], float] = clock_s,
     ) -> None:
         """`new_id` returns the bytes of the table's id, and those of this process; `elapsed_s` is a
-        monotonic clock that runs while the machine is suspended.
+        monotonic clock that runs while the machine is suspended: after a suspension, an
+        announcement that was read before may have been carried out.
 
         Raises: StorageUnavailableError, DamagedRecordError, BadRequestError.
         """

@@ -159,11 +159,11 @@ class SubscriberFlows(Generic[C]):
         self._partitions: dict[int, _Partition] = {}
         self._list_due_s = 0.0
         self._turn = 0  # which partition is read first
-        self._outages = Outages(f"the subscriber of {plan.topic}", chance=chance)
+        consumer = f"the subscriber of {plan.topic}"
+        self._outages = Outages(consumer, chance=chance)
         self._is_working = False
         self._opened: Opened[C] | None = None  # the transaction of the newest batch
         self._stop = Stop()
-        consumer = f"the subscriber of {plan.topic}"
         self._failures = Failures(consumer, plan.outage, self._stop, chance)
 
     def stop(self) -> None:
@@ -485,12 +485,10 @@ class SubscriberFlows(Generic[C]):
             yield from during(opened.protocol, work, self._stop)
         except (StoppedError, _PositionMovedError):
             raise
-        except TuffError as error:
+        except Exception as error:
             if is_outside(error) or (is_out_of_time(error) and len(poll) == 1):
                 raise
-            return error
-        except Exception as error:  # noqa: BLE001 - an error of `process`; the dead letter has it
-            return error
+            return error  # of `process`; the dead letter has it
         return None
 
     def _process(self, partition: _Partition, poll: Poll, opened: Opened[C]) -> Flow[None]:

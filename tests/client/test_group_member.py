@@ -744,7 +744,7 @@ def test_offsets_of_what_was_passed_over_are_committed_while_the_member_waits() 
             return Poll(messages=(), next_id=end, caught_up=True, blocked_by=None, expired=False)
 
         def _wait(self, call: Call[Any]) -> Readable:
-            self.now_s += 5.0
+            self.now_s += call.request.wait_s
             self.beat()
             return Readable(partitions=[])
 

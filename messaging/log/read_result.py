@@ -221,6 +221,10 @@ class Messages:
             body = self._encoded[encoding] = self._encode(encoding, generation=generation)
         return body
 
+    def has_encoded(self, encoding: Encoding) -> bool:
+        """Whether the body in this encoding is made already."""
+        return encoding in self._encoded
+
     def _encode(self, encoding: Encoding, *, generation: int) -> bytes:
         media_type, schema = encoding
         match media_type:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernel import request_bodies
 from kernel.log_events import event
@@ -22,6 +22,7 @@ from kernel.requests_and_replies import (
     body_encoding,
     reply_encoding,
 )
+from messaging.engines.row_store import Store
 from messaging.log.read_result import NO_PAYLOAD, Messages, arrow_encoder
 from messaging.log.scan import ReadResult, read
 from messaging.log.state_in_memory import OpenStore, StoreState, require_log
@@ -50,6 +51,7 @@ from messaging.model.visibility import (
     read_after,
     start_after,
 )
+from messaging.read.read_turns import ReadTurns
 from messaging.transactions_interface import TransactionView
 from messaging.write.transaction_rows import TransactionRows
 from tuff.protocol import json_bodies, operations
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
 # Seconds that a poll without `wait` looks for a message with the right tags before it answers that
 # there may be more. Each scan of the store ends after `SCAN_ROWS_MAX` rows.
 FILTERED_READ_S = 1.0
+# Messages of a reply that the event loop encodes; in JSON that takes it some ms (decision 0064).
+ENCODED_COUNT_MAX = 1_000
 DAMAGES_LOGGED_MAX = 1_000  # damaged records; a store with more has one cause
 log = logging.getLogger(__name__)
 
@@ -103,13 +107,21 @@ class PollResult:
         return self.messages.items()
 
 
+class Recipient(NamedTuple):
+    """The client that gets the reply of a poll, and the encoding of the reply, which is made by the
+    thread that reads. The reads of one client take turns."""
+
+    client: object
+    encoding: Encoding
+
+
 @value(kw_only=True)
 class Poll:
     """One read. `start`: a message id, a publish time in ms, or None for the oldest live message;
     `limit` None: as many as a reply holds; `transaction`: the snapshot to read in; `tx`: the
     transaction in progress whose snapshot to read in; `through`: the last id to deliver; `tags`:
     which messages to deliver, None for all; `live_at_ms`: deliver only what has not expired at this
-    time, in ms, which is later than now.
+    time, in ms, which is later than now; `recipient`: None if the server itself reads.
     """
 
     start: MessageId | int | None = None
@@ -123,6 +135,7 @@ class Poll:
     through: MessageId | None = None
     tags: TagFilter | None = None
     live_at_ms: int | None = None
+    recipient: Recipient | None = None
 
     @property
     def is_fixed(self) -> bool:
@@ -148,6 +161,7 @@ class Polls:
         self._transaction_rows = transaction_rows
         self._archive = archive
         self._observe = observe
+        self._turns = ReadTurns()
         self.is_stopping = False
         self.waiting_count = 0  # long polls, and requests for leases, that wait now
         self._damages: set[tuple[TopicId, str]] = set()
@@ -173,6 +187,15 @@ class Polls:
             raise
         finally:
             waiters.pop(waiter, None)
+
+    async def reply(self, topic: TopicId, poll: Poll, recipient: Recipient) -> Reply:
+        """The reply of a poll of this client. That of many messages is made in a thread."""
+        result = await self.poll(topic, replace(poll, recipient=recipient))
+        client, encoding = recipient
+        if len(result.messages) > ENCODED_COUNT_MAX and not result.messages.has_encoded(encoding):
+            encode = partial(result.messages.encoded, encoding, generation=result.generation)
+            await self._turns.take(client, partial(self._store.in_thread_read, encode))
+        return poll_reply(result, encoding)
 
     def latest(self, topic: TopicId) -> MessageId:
         """An id behind everything published so far: as an exclusive start, it leads to what is
@@ -221,17 +244,15 @@ class Polls:
                 # was set back.
                 query, after = replace(query, after=asked), asked
             live_from = query.live_from
-            archived = (
-                await self._archive.read(topic.id, generation, query)
-                if self._archive is not None and _starts_in_archive(poll, query)
-                else None
-            )
+            archived = await self._read_archive(topic, generation, query, poll)
             # A poll that was caught up is woken by each new row: it misses nothing while it waits.
             is_expired |= not was_caught_up and self._is_expired(poll, query, archived)
             if archived is not None and (archived.messages or archived.caught_up):
                 return _archived_result(generation, query, archived, is_expired=is_expired)
             # The store may be ahead of memory by a batch: a read that began there continues there.
-            result = await self._read(topic, query, poll, waiter, may_be_cached=not is_unfinished)
+            result = await self._read(
+                topic, generation, query, poll, waiter, may_be_cached=not is_unfinished
+            )
             after = max(after, result.next_id)
             was_caught_up = result.caught_up
             is_unfinished = not result.finished and not result.messages
@@ -266,18 +287,26 @@ class Polls:
                 raise
         return snapshot
 
+    async def _read_archive(
+        self, topic: Topic, generation: int, query: Query, poll: Poll
+    ) -> "ArchiveRead | None":
+        if self._archive is None or not _starts_in_archive(poll, query):
+            return None
+        return await self._archive.read(topic.id, generation, query)
+
     async def _read(
-        self, topic: Topic, query: Query, poll: Poll, waiter: asyncio.Event, *, may_be_cached: bool
+        self,
+        topic: Topic,
+        generation: int,
+        query: Query,
+        poll: Poll,
+        waiter: asyncio.Event,
+        *,
+        may_be_cached: bool,
     ) -> ReadResult:
         result = self._state.tail_cache.read(query) if may_be_cached else None
         if result is None:
-            result = await self._store.read(partial(read, query=query))
-            if self._archive is not None and _is_overtaken(topic, query):
-                # Retention may have removed messages of the range while it was read. The archive
-                # has them now, or the reader is told that it missed them: it begins again.
-                result = _nothing_read(query)
-            else:
-                self._state.tail_cache.add_read(query, result)
+            result = await self._read_store(topic, generation, query, poll.recipient)
             if poll.transaction is not None and query.snapshot is poll.transaction:
                 again = await self._checked(poll.transaction)
                 if again is not query.snapshot:
@@ -287,6 +316,25 @@ class Polls:
         is_blocked = result.blocking_row is not None and not result.messages
         if is_blocked and await may_read_again(self._state, query.snapshot):
             return _nothing_read(query)
+        return result
+
+    async def _read_store(
+        self, topic: Topic, generation: int, query: Query, recipient: Recipient | None
+    ) -> ReadResult:
+        client, encoding = recipient or (None, None)
+
+        def read_and_encode(store: Store) -> ReadResult:
+            result = read(store, query)
+            if encoding is not None and result.messages:
+                result.messages.encoded(encoding, generation=generation)
+            return result
+
+        result = await self._turns.take(client, partial(self._store.read, read_and_encode))
+        if self._archive is not None and _is_overtaken(topic, query):
+            # Retention may have removed messages of the range while it was read. The archive has
+            # them now, or the reader is told that it missed them: it begins again.
+            return _nothing_read(query)
+        self._state.tail_cache.add_read(query, result)
         return result
 
     def _is_given_up(self, poll: Poll, *, deadline_s: float) -> bool:
@@ -520,7 +568,7 @@ def routes(polls: Polls) -> list[Route]:
         encoding = reply_encoding(request.accept, asked_in=asked_in, offered=POLL_TYPES)
         if encoding.media_type is MediaType.ARROW:
             await polls.load_arrow()
-        return poll_reply(await polls.poll(topic, asked), encoding)
+        return await polls.reply(topic, asked, _recipient(request, encoding))
 
     async def browse(request: Request) -> Reply:
         topic = topic_of(request, parameters=_BROWSE_PARAMETERS)
@@ -539,9 +587,13 @@ def routes(polls: Polls) -> list[Route]:
             asked = replace(asked, start=start_from(start))
         if encoding.media_type is MediaType.ARROW:
             await polls.load_arrow()
-        return poll_reply(await polls.poll(topic, asked), encoding)
+        return await polls.reply(topic, asked, _recipient(request, encoding))
 
     return [Route(operations.POLL, poll), Route(operations.BROWSE, browse)]
+
+
+def _recipient(request: Request, encoding: Encoding) -> Recipient:
+    return Recipient(None if request.call is None else request.call.client, encoding)
 
 
 def _poll_of(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:

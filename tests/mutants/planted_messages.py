@@ -232,6 +232,33 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ("tests/messaging/test_publish.py::test_a_large_request_is_decoded_in_a_thread",),
     ),
     Mutant(
+        "a large reply from memory is encoded on the event loop",
+        "messaging/read/poll.py",
+        "        if len(result.messages) > ENCODED_COUNT_MAX and ",
+        "        if False and ",
+        (
+            "tests/messaging/test_read_turns.py::test_a_large_reply_from_memory_is_encoded_in_a_thread",
+        ),
+    ),
+    Mutant(
+        "one client may occupy all threads that read",
+        "messaging/read/read_turns.py",
+        "        if turns.under_way < READS_OF_CLIENT_MAX:\n",
+        "        if True:\n",
+        (
+            "tests/messaging/test_read_turns.py::test_the_reads_of_a_client_wait_for_each_other_and_for_no_other_client",
+        ),
+    ),
+    Mutant(
+        "the turn of a read that was taken back is lost",
+        "messaging/read/read_turns.py",
+        "                else:\n                    self._end(client)\n",
+        "",
+        (
+            "tests/messaging/test_read_turns.py::test_a_turn_that_comes_when_its_client_has_gone_is_passed_on",
+        ),
+    ),
+    Mutant(
         "a publish of a session overtakes a large one that is being decoded",
         "messaging/write/publish.py",
         "            waiting.append(request)\n",

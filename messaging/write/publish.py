@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from kernel import request_bodies
 from kernel.batch_routes import batch_route
 from kernel.event_loop import InThread, LightTask
+from kernel.large_bodies import LARGE_BODY_BYTES, LargeBodies
 from kernel.requests_and_replies import (
     EMPTY_REPLY,
     Caller,
@@ -55,7 +56,7 @@ from messaging.model.row_format import (
     unpack_offset,
 )
 from messaging.write.producers import RequestId, checksum_of, request_id_of
-from messaging.write.write_batch import RUN_BYTES_MAX, WriteBatch
+from messaging.write.write_batch import LARGE_COUNT, RUN_BYTES_MAX, WriteBatch
 from messaging.write.write_queue import WRITE_OVERHEAD_BYTES, Write, WriteQueue
 from tuff.protocol import json_bodies, operations
 from tuff.protocol.attributes import stored_size
@@ -83,10 +84,6 @@ _POINTER, _PAYLOADS = attrgetter("pointer"), attrgetter("payloads")
 _PUBLISH, _PAYLOADS_OF_REQUEST = attrgetter("publish"), attrgetter("request.payloads")
 RUN_COUNT_MAX = 256  # rows of commits that are put together; see RUN_BYTES_MAX
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
-
-# A larger body is decoded in a thread, and the event loop serves others meanwhile (decision 0064).
-# JSON of this size with keys takes it about 10 ms.
-LARGE_BODY_BYTES = 64 << 10
 _STORE_PARAMETERS = frozenset({"ttl"})
 _REQUEST_ID = "requestId"
 _PUBLISH_PARAMETERS = _STORE_PARAMETERS | {_REQUEST_ID, "age", "ack", "delay", "at"}
@@ -118,8 +115,7 @@ class _Asked(NamedTuple):
 class _PublishRoutes:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        # By client, whose large request is being decoded: the publishes that it sent behind that.
-        self._behind: dict[object, list[Request]] = {}
+        self._large = LargeBodies(lambda decode: self._publisher.in_thread(decode))
 
     def publish(self, requests: Sequence[Request]) -> None:
         """Publish, those of one client in the order of its requests. Neighbours with plain messages
@@ -128,8 +124,10 @@ class _PublishRoutes:
         run: list[_Asked] = []
         ids: set[object] = set()
         for request in requests:
-            is_large = len(request.body) > LARGE_BODY_BYTES
-            if (is_large or self._behind) and self._comes_later(request, is_large=is_large):
+            may_wait = request.size > LARGE_BODY_BYTES or self._large.behind
+            if may_wait and self._large.comes_later(
+                request, self.publish, decode=_asked_and_size, came_in=self._begin_large
+            ):
                 continue
             try:
                 asked = _asked(request)
@@ -168,29 +166,9 @@ class _PublishRoutes:
     def _begin_task(self, work: Coroutine[Any, Any, Reply], request: Request) -> None:
         LightTask(work, request.reply, partial(_refuse, request), TuffError).go_on()
 
-    def _comes_later(self, request: Request, *, is_large: bool) -> bool:
-        """Whether a request comes in when it is decoded, or behind such a one of its client."""
-        client = _client_of(request)
-        if (waiting := self._behind.get(client)) is not None:
-            waiting.append(request)
-        elif is_large:
-            self._behind[client] = []
-            work = self._decoded(request)
-            came_in, failed = partial(self._go_on, request), partial(self._refuse, request)
-            LightTask(work, came_in, failed, TuffError).go_on()
-        return is_large or waiting is not None
-
-    async def _decoded(self, request: Request) -> tuple[_Asked, int]:
-        return await self._publisher.in_thread(partial(_asked_and_size, request))
-
-    def _go_on(self, request: Request, decoded: tuple[_Asked, int]) -> None:
+    def _begin_large(self, request: Request, decoded: tuple[_Asked, int]) -> None:
         asked, size_bytes = decoded
         self._begin_task(self._publish(asked, size_bytes=size_bytes), request)
-        self.publish(self._behind.pop(_client_of(request)))
-
-    def _refuse(self, request: Request, error: BaseException) -> None:
-        _refuse(request, error)
-        self.publish(self._behind.pop(_client_of(request)))
 
     async def _publish(self, asked: _Asked, *, size_bytes: int | None = None) -> Reply:
         request, topic, publish, ack, _ = asked
@@ -209,7 +187,7 @@ class _PublishRoutes:
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_STORE_PARAMETERS)
         decode = partial(_publish_request, request, dict(request.query))
-        is_large = len(request.body) > LARGE_BODY_BYTES
+        is_large = request.size > LARGE_BODY_BYTES
         publish = await self._publisher.in_thread(decode) if is_large else decode()
         await self._publisher.store(topic, publish, caller=request.caller)
         return EMPTY_REPLY
@@ -223,11 +201,6 @@ class _PublishRoutes:
             detail = json_bodies.rollback_detail_from_json(request.value())
         await self._publisher.rollback(topic, detail, caller=request.caller)
         return EMPTY_REPLY
-
-
-def _client_of(request: Request) -> object:
-    assert request.call is not None, "a connection has brought it"
-    return request.call.client
 
 
 def _asked_and_size(request: Request) -> tuple[_Asked, int]:
@@ -591,10 +564,10 @@ class Publisher:
 
     def _plan(self, commit: Sequence[PublishEntry], logs: dict[TopicId, _Target]) -> _Plan:
         """By columns, if all entries have payloads and nothing else, and topics with one partition.
-        `logs` then has these topics."""
+        `logs` then has these topics. The rows of large entries are made in a thread."""
         try:
             for entry in commit:
-                if not _has_only_payloads(entry):
+                if not _has_only_payloads(entry) or len(entry.payloads) > LARGE_COUNT:
                     break
                 log = logs.get(entry.topic)
                 if log is None:

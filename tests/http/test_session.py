@@ -174,13 +174,17 @@ def test_publishes_that_arrive_together_keep_their_order_over_topics_and_other_c
     assert other_topic.read() == [str(number) for number in range(60) if number % 5 == 4]
 
 
+@pytest.mark.parametrize("is_avro", [True, False])
 def test_publishes_behind_a_large_one_keep_their_order(
-    session: SessionClient, topic: Topic
+    session: SessionClient, topic: Topic, is_avro: bool
 ) -> None:
     """A large one is decoded in a thread, and those behind it were written meanwhile."""
     names, large = (topic.namespace, topic.name), ["large" * 20] * 2_000
     bodies = [["1"], large, ["2"], large, ["3"]]
-    sent = [session.frame(PUBLISH, *names, body=in_avro(messages)) for messages in bodies]
+    sent = [
+        session.frame(PUBLISH, *names, body=in_avro(each) if is_avro else {"messages": each})
+        for each in bodies
+    ]
 
     session.write(*sent)
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from kernel.large_bodies import LARGE_BODY_BYTES
 from kernel.requests_and_replies import Request
 from messaging.model.row_format import MESSAGES
 from messaging.model.visibility import Undecided
@@ -531,15 +532,24 @@ async def test_a_large_request_is_decoded_in_a_thread(service: MessagingService)
     (route,) = [each for each in routes(service.publisher) if each.operation is PUBLISH]
     names = {"ns": AUDIT.namespace, "t": AUDIT.name}
 
-    for count in (1, 20_000):
-        body = json.dumps({"messages": ["x"] * count}).encode()
-        reply = await route.handler(Request(names, (), MediaType.JSON.value, None, body))
+    members = {"messages": ["x"]}
+    requests = [
+        *(
+            Request(names, (), MediaType.JSON.value, None, json.dumps(body).encode())
+            for body in (members, {"messages": ["x"] * 20_000})
+        ),
+        # Over a session the body is read already, but its messages are not.
+        Request(names, (), None, None, b"", members=members, members_bytes=LARGE_BODY_BYTES),
+        Request(names, (), None, None, b"", members=members, members_bytes=LARGE_BODY_BYTES + 1),
+    ]
+    for each in requests:
+        reply = await route.handler(each)
         assert (reply.status, dict(reply.headers).keys()) == (
             200,
             {"Tuff-First-Id", "Tuff-Last-Id"},
         )
 
-    assert len(decoded) == 1
+    assert len(decoded) == 2
     assert len(await polled(service, Poll(limit=30_000))) == 10_000  # the most of one reply
 
 

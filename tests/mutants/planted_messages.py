@@ -226,9 +226,9 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a large request is decoded on the event loop",
-        "messaging/write/publish.py",
-        "            is_large = len(request.body) > LARGE_BODY_BYTES\n",
-        "            is_large = False\n",
+        "kernel/large_bodies.py",
+        "        is_large = request.size > LARGE_BODY_BYTES\n",
+        "        is_large = False\n",
         ("tests/messaging/test_publish.py::test_a_large_request_is_decoded_in_a_thread",),
     ),
     Mutant(
@@ -260,8 +260,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a publish of a session overtakes a large one that is being decoded",
-        "messaging/write/publish.py",
-        "            waiting.append(request)\n",
+        "kernel/large_bodies.py",
+        "            waiting.append((handler, request))\n",
         "            waiting = None\n",
         ("tests/http/test_session.py::test_publishes_behind_a_large_one_keep_their_order",),
     ),

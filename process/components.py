@@ -221,7 +221,12 @@ class Components:
         in_thread = self._runtime.threads("snapshot-reader", 1)
         routes = [
             *message_routes(self.messaging, self._security.access),
-            *routes_of_transactions(self.transactions, self._directories.snapshots, in_thread),
+            *routes_of_transactions(
+                self.transactions,
+                self._directories.snapshots,
+                in_thread,
+                in_thread_decode=self._runtime.threads("commit-decoder", 1),
+            ),
         ]
         if self.cluster is not None:
             routes = self.cluster.routed(routes, self.transactions)

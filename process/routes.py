@@ -57,11 +57,15 @@ def message_routes(messaging: MessagingService, access: AccessGuard | None) -> l
 
 
 def routes_of_transactions(
-    transactions: TransactionManager, directory: Path, in_thread: InThread
+    transactions: TransactionManager,
+    directory: Path,
+    in_thread: InThread,
+    *,
+    in_thread_decode: InThread,
 ) -> list[Route]:
     """The routes of the transaction service."""
     return [
-        *transaction_routes.routes(transactions),
+        *transaction_routes.routes(transactions, in_thread_decode),
         *transaction_inspection.routes(transactions, directory, in_thread),
     ]
 

@@ -99,7 +99,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(share_routes(unused))
         | addresses(routes_of_jobs(unused))
         | addresses(delayed_routes(unused))
-        | addresses(transaction_routes(unused))
+        | addresses(transaction_routes(unused, unused))
         | addresses(transaction_inspection_routes(unused, unused, unused))
         | addresses(cluster_routes(unused, unused, unused, in_thread=unused))
         | addresses(backup_stream.routes(unused))

@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 from kernel import request_bodies
 from kernel.batch_routes import batch_route
+from kernel.event_loop import InThread
+from kernel.large_bodies import LARGE_BODY_BYTES, LargeBodies
 from kernel.request_bodies import transaction_to_json
 from kernel.requests_and_replies import (
     EMPTY_REPLY,
     Caller,
     Handler,
+    ManyHandler,
     Reply,
     Request,
     Route,
@@ -76,9 +79,11 @@ _EPOCH_MEMBERS = frozenset({"runId", "lease", "client"})
 _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 
 
-def routes(manager: TransactionManager) -> list[Route]:
-    """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
-    service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
+def routes(manager: TransactionManager, in_thread: InThread) -> list[Route]:
+    """Every route of transactions. Fixed names come before `{tx}`, which would match them. A large
+    commit or run is decoded `in_thread`."""
+    service, sinks = _ServiceRoutes(manager), _SinkRoutes(manager)
+    one = _TransactionRoutes(manager, in_thread)
     need_it = [
         Route(operations.GET_OVERVIEW, service.overview),
         Route(operations.WITHDRAW_START, one.withdraw),
@@ -103,8 +108,8 @@ def routes(manager: TransactionManager) -> list[Route]:
     ]
     return [
         batch_route(operations.START_TRANSACTION, one.start),
-        batch_route(operations.COMMIT, partial(one.take, one.commit_of)),
-        batch_route(operations.RUN_TRANSACTION, partial(one.take, one.run_of)),
+        batch_route(operations.COMMIT, one.commit),
+        batch_route(operations.RUN_TRANSACTION, one.run),
         *(route.wrapped(while_running(manager, route.handler)) for route in need_it),
         Route(operations.STOP_SERVICE, service.stop),
         Route(operations.START_SERVICE, service.start),
@@ -123,9 +128,10 @@ def while_running(manager: TransactionManager, handler: Handler) -> Handler:
 
 
 class _TransactionRoutes:
-    def __init__(self, manager: TransactionManager) -> None:
+    def __init__(self, manager: TransactionManager, in_thread: InThread) -> None:
         self._manager = manager
         self._runner = manager.runner
+        self._large = LargeBodies(in_thread)
 
     def start(self, requests: Sequence[Request]) -> None:
         """Start transactions."""
@@ -155,20 +161,46 @@ class _TransactionRoutes:
         else:
             request.reply(_error(result))
 
-    def take(self, call_of: Callable[[Request], Call], requests: Sequence[Request]) -> None:
-        """Commit transactions, or run whole ones; `call_of` makes the call of each request."""
+    def commit(self, requests: Sequence[Request]) -> None:
+        """Commit transactions."""
+        self._take(requests, self.commit, _read_commit, self._commit_of)
+
+    def run(self, requests: Sequence[Request]) -> None:
+        """Start transactions, publish, and commit."""
+        self._take(requests, self.run, _read_run, self._run_of)
+
+    def _take(
+        self,
+        requests: Sequence[Request],
+        handler: ManyHandler,
+        read: Callable[[Request], _Body],
+        call_of: Callable[[Request, _Body], Call],
+    ) -> None:
+        """Take the calls of a batch in the order of arrival; a large one, and what its client has
+        sent behind it, when it is decoded."""
         self._manager.durable.require_running()
         calls = []
         for request in requests:
+            may_wait = request.size > LARGE_BODY_BYTES or self._large.behind
+            if may_wait and self._large.comes_later(
+                request, handler, decode=read, came_in=partial(self._take_large, call_of)
+            ):
+                continue
             try:
-                calls.append(call_of(request))
+                calls.append(call_of(request, read(request)))
             except TuffError as error:
                 request.reply(error)
         self._runner.take(calls)
 
-    def run_of(self, request: Request) -> Run:
-        body = members_of(request, members=_RUN_MEMBERS, what="a run")
-        entries, caller = _entries(body), request.caller
+    def _take_large(
+        self, call_of: Callable[[Request, _Body], Call], request: Request, body: _Body
+    ) -> None:
+        self._manager.durable.require_running()
+        self._runner.take([call_of(request, body)])
+
+    def _run_of(self, request: Request, read: _Body) -> Run:
+        body, _, entries = read
+        caller = request.caller
         start = StartRequest(client=client_of(body), is_messages_only=True, caller=caller)
         answer = partial(self._answer_commit, request, None)
         run = Run(answer, entries, start, _request_id(body, caller))
@@ -176,18 +208,18 @@ class _TransactionRoutes:
             raise EmptyPublishError("a run publishes something; name at least one entry")
         return run
 
-    def commit_of(self, request: Request) -> Commit:
-        body = members_of(request, members=_COMMIT_MEMBERS, what="a commit")
+    def _commit_of(self, request: Request, read: _Body) -> Commit:
+        body, named, entries = read
         start = _start_behind(body, request.caller) if "then" in body else None
         if start is not None:
             self._manager.machine.require_valid(start.request)
         is_read_only = "readOnly" in body and flag_from_json(body["readOnly"], what="readOnly")
-        changes = self._changes(request, body)
+        changes = self._changes(request, named)
         return Commit(
             partial(self._answer_commit, request, start),
             self._own(request),
             frozenset() if is_read_only and changes is None else changes,
-            _entries(body),
+            entries,
             is_read_only=is_read_only,
         )
 
@@ -242,7 +274,8 @@ class _TransactionRoutes:
 
     async def can_commit(self, request: Request) -> Reply:
         body = members_of(request, members={"changes"}, what="a can-commit")
-        await self._runner.can_commit(self._own(request), self._changes(request, body) or ())
+        changes = self._changes(request, _named_changes(body))
+        await self._runner.can_commit(self._own(request), changes or ())
         return value_reply(request, {"state": "committing"})
 
     async def prepare(self, request: Request) -> Reply:
@@ -250,7 +283,7 @@ class _TransactionRoutes:
         opened = await self._runner.prepare(
             self._own(request),
             database=_database(body.get("database")),
-            changes=self._changes(request, body),
+            changes=self._changes(request, _named_changes(body)),
             publish=_entries(body),
         )
         return value_reply(request, _prepared_reply(opened))
@@ -313,12 +346,12 @@ class _TransactionRoutes:
             return  # of whom is not known, and it says nothing
         require_known(caller, found.transaction_id, principal)
 
-    def _changes(self, request: Request, body: Mapping[str, object]) -> frozenset[bytes] | None:
-        """None where the commit leaves them to the can-commits before."""
-        if "changes" not in body:
+    def _changes(
+        self, request: Request, changes: frozenset[bytes] | None
+    ) -> frozenset[bytes] | None:
+        """The changes as the transaction has them, of those that a request names."""
+        if changes is None:
             return None
-        named = request_bodies.payloads_from_json(body["changes"], what="changes")
-        changes = frozenset(named)
         if request.caller is None:
             return changes
         state = self._manager.durable.state
@@ -465,6 +498,32 @@ def _start_behind(commit: Mapping[str, object], caller: Caller | None) -> _Start
     then = check_object(commit["then"], members={"start"}, what="then")
     start = check_object(then.get("start"), members=_START_MEMBERS, what=_START)
     return _start_of(start, caller)
+
+
+class _Body(NamedTuple):
+    """The body of a commit or a run: its members, and of them the changes, None without them, and
+    the entries."""
+
+    members: Mapping[str, object]
+    changes: frozenset[bytes] | None
+    entries: Sequence[PublishEntry]
+
+
+def _read_commit(request: Request) -> _Body:
+    members = members_of(request, members=_COMMIT_MEMBERS, what="a commit")
+    return _Body(members, _named_changes(members), _entries(members))
+
+
+def _read_run(request: Request) -> _Body:
+    members = members_of(request, members=_RUN_MEMBERS, what="a run")
+    return _Body(members, None, _entries(members))
+
+
+def _named_changes(body: Mapping[str, object]) -> frozenset[bytes] | None:
+    """None where a commit leaves them to the can-commits before."""
+    if "changes" not in body:
+        return None
+    return frozenset(request_bodies.payloads_from_json(body["changes"], what="changes"))
 
 
 def _entries(body: Mapping[str, object]) -> Sequence[PublishEntry]:

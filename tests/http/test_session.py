@@ -206,6 +206,33 @@ def test_a_large_publish_that_is_refused_holds_up_none_behind_it(
     assert topic.read() == ["m"]
 
 
+def test_commits_and_runs_behind_a_large_one_keep_their_order(
+    session: SessionClient, topic: Topic
+) -> None:
+    """A large one is decoded in a thread; those behind it are decided after it."""
+
+    def entries(*messages: str) -> dict[str, object]:
+        entry = {"namespace": topic.namespace, "topic": topic.name, "messages": messages}
+        return {"publish": [entry]}
+
+    tx = [session.call(START, body={"type": "short"})[2]["transactionId"] for _ in range(4)]
+    large = ["large" * 20] * 2_100
+    broken = session.frame(COMMIT, tx[0], body={"changes": [], **entries(*large, None)})
+    sent = [
+        session.frame(COMMIT, tx[1], body={"changes": [], **entries("1")}),
+        session.frame(COMMIT, tx[2], body={"changes": [], **entries(*large)}),
+        session.frame(RUN, body=entries("2")),
+        session.frame(COMMIT, tx[3], body={"changes": [], **entries("3")}),
+        session.frame(RUN, body=entries(*large)),
+    ]
+
+    session.write(broken, *sent)
+
+    assert session.reply_to(broken[1])[0] == 400
+    assert [session.reply_to(frame[1])[0] for frame in sent] == [200] * 5
+    assert topic.read() == ["1", *large, "2", "3", *large]
+
+
 def in_avro(messages: list[str]) -> bytes:
     payloads = [message.encode() for message in messages]
     return avro.encode_publish_request(PublishRequest(None, payloads))

@@ -266,6 +266,13 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ("tests/http/test_session.py::test_publishes_behind_a_large_one_keep_their_order",),
     ),
     Mutant(
+        "a large commit is decoded on the event loop",
+        "tx/routes.py",
+        "            if may_wait and self._large.comes_later(\n",
+        "            if False and self._large.comes_later(\n",
+        ("tests/tx/test_large_commits.py",),
+    ),
+    Mutant(
         "rows of a large publish are not made",
         "messaging/write/write_batch.py",
         "        batch.make_rows()\n",

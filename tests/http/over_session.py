@@ -1,8 +1,8 @@
 """The client of the HTTP tests, with the calls that a session carries sent over a session.
 
-Whatever a session does not carry goes by HTTP: other operations, header fields other than `Accept`,
-and bodies that are no JSON, which only HTTP can have. The replies are brought into the form of
-HTTP, so the same tests read both.
+Whatever a session does not carry goes by HTTP: other operations, header fields other than
+`Authorization`, and bodies that are no JSON, which only HTTP can have. Each token has a session.
+The replies are brought into the form of HTTP, so the same tests read both.
 """
 
 import json
@@ -25,13 +25,15 @@ from tuff.requests_and_responses import Request
 class ClientOverSession(Client):
     """As `Client`. `carried` counts the calls that went over a session."""
 
-    carried = 0
-    _session: SessionClient | None = None
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.carried = 0
+        self._sessions: dict[str | None, SessionClient] = {}  # by `Authorization`
 
     def close(self) -> None:
         super().close()
-        if self._session is not None:
-            self._session.close()
+        for each in self._sessions.values():
+            each.close()
 
     def send(
         self,
@@ -45,21 +47,20 @@ class ClientOverSession(Client):
     ) -> Reply:
         target = f"{path}?{urlencode(query)}" if query else path
         call = None
-        if headers is None and content_type in (None, JSON):
+        if not (headers or {}).keys() - {"Authorization"} and content_type in (None, JSON):
             call = _call_of(method, target, body)
         if call is None:
             return super().send(
                 method, path, body, content_type=content_type, headers=headers, query=query
             )
-        if self._session is None:
-            self._session = SessionClient(self.port)
         self.carried += 1
-        return _as_http(f"{method} {target} over a session", call, self._call(call))
-
-    def _call(self, call: Request) -> list[Any]:
-        assert self._session is not None
-        number, query = call.operation.number, dict(call.query) or None
-        return self._session.call(number, *call.parameters, query=query, body=call.body)
+        token = (headers or {}).get("Authorization")
+        if token not in self._sessions:
+            self._sessions[token] = SessionClient(self.port, headers=headers)
+        reply = self._sessions[token].call(
+            call.operation.number, *call.parameters, query=dict(call.query) or None, body=call.body
+        )
+        return _as_http(f"{method} {target} over a session", call, reply)
 
 
 def _call_of(method: str, target: str, body: bytes | None) -> Request | None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.client import JSON, Reply, ok, refused
-from tests.http.process import ServerProcess, serve
+from tests.http.client import JSON, Client, Reply, ok, refused, until
+from tests.http.over_session import ClientOverSession
+from tests.http.process import serve
 from tests.secret_values import hash_of_token, token_of
 from tuff import Client as TuffClient
 from tuff import TopicId
@@ -29,27 +30,51 @@ def access_file(quotas: str = "") -> str:
 class Home:
     """A server with an access file, and calls as one of its principals."""
 
-    def __init__(self, home: Path, quotas: str = "", *, file: str | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        quotas: str = "",
+        *,
+        file: str | None = None,
+        client: type[Client] = Client,
+    ) -> None:
         self._home = home
+        self._client_class = client
+        self.carried_count = 0  # the calls that went over a session
         self._file = home / "access.toml"
         self._file.write_text(file if file is not None else access_file(quotas))
-        self.server = self._serve()
+        self._serve()
 
     def restart(self, file: str) -> None:
-        self.server.end()
+        self.end()
         self._file.write_text(file)
-        self.server = self._serve()
+        self._serve()
 
-    def _serve(self) -> ServerProcess:
-        return serve(self._home, f"server.access_file={self._file}")
+    def change(self, file: str) -> None:
+        """Change the file of the server that runs."""
+        self._file.write_text(file)
+
+    def _serve(self) -> None:
+        self.server = serve(self._home, f"server.access_file={self._file}")
+        self.client = self._client_class(self.server.port)
 
     def kill_and_start(self) -> None:
         self.server.kill()
-        self.server = self._serve()
+        self._close_client()
+        self._serve()
+
+    def end(self) -> None:
+        self._close_client()
+        self.server.end()
+
+    def _close_client(self) -> None:
+        self.client.close()
+        if isinstance(self.client, ClientOverSession):
+            self.carried_count += self.client.carried
 
     def send(self, name: str, path: str, body: bytes | None = b"{}", method: str = "POST") -> Reply:
         headers = {"Authorization": f"Bearer {token_of(name)}"}
-        return self.server.client().send(method, path, body, content_type=JSON, headers=headers)
+        return self.client.send(method, path, body, content_type=JSON, headers=headers)
 
     def start(self, name: str, body: bytes = b"{}") -> str:
         started = self.send(name, "/v1/transactions", body)
@@ -61,7 +86,7 @@ class Home:
 def home(tmp_path: Path) -> Iterator[Home]:
     made = Home(tmp_path)
     yield made
-    made.server.end()
+    made.end()
 
 
 @pytest.mark.parametrize("takes_snapshot", [False, True], ids=["log", "snapshot"])
@@ -141,7 +166,7 @@ def test_a_transaction_without_an_owner_takes_writes_of_each_publisher(tmp_path:
     body = json.dumps({"messages": ["m"], "transactionWritePointer": started}).encode()
 
     ok(home.send("bob", f"{ORDERS}/publish", body))
-    home.server.end()
+    home.end()
 
 
 def test_nobody_else_takes_an_invalid_transaction_from_the_list(home: Home) -> None:
@@ -173,7 +198,7 @@ def test_transactions_from_before_access_control_belong_to_nobody(tmp_path: Path
 
     refused(home.send("alice", f"{path}/commit"), 403, "forbidden")
     ok(home.send("admin", f"{path}/commit"))
-    home.server.end()
+    home.end()
 
 
 def test_a_principal_has_so_many_open_transactions(tmp_path: Path) -> None:
@@ -188,7 +213,7 @@ def test_a_principal_has_so_many_open_transactions(tmp_path: Path) -> None:
     ok(home.send("alice", f"{first}/abort"))
 
     home.start("alice")
-    home.server.end()
+    home.end()
 
 
 def test_a_principal_above_its_rate_has_to_wait_and_others_do_not(tmp_path: Path) -> None:
@@ -203,7 +228,7 @@ def test_a_principal_above_its_rate_has_to_wait_and_others_do_not(tmp_path: Path
     refused(reply, 429, "quota_exceeded", naming="bytes_per_second=100000")
     assert int(reply.header("Retry-After") or 0) > 1
     ok(home.send("bob", topic, None, "GET"))
-    home.server.end()
+    home.end()
 
 
 def test_a_client_waits_as_long_as_the_server_says(tmp_path: Path) -> None:
@@ -215,7 +240,7 @@ def test_a_client_waits_as_long_as_the_server_says(tmp_path: Path) -> None:
         client.publish(topic, "after the pause")
     with TuffClient(home.server.url, token=token_of("bob"), retries=0) as client:
         assert len(client.poll(topic)) == 2
-    home.server.end()
+    home.end()
 
 
 def test_a_request_id_is_that_of_its_principal(home: Home) -> None:
@@ -247,11 +272,20 @@ def tenant_file(tenants: Mapping[str, str] = TENANTS) -> str:
     )
 
 
+@pytest.fixture(params=[Client, ClientOverSession])
+def clients(request: pytest.FixtureRequest) -> type[Client]:
+    """Calls of one client with the tokens of all principals: over HTTP, or where a session carries
+    them over a session for each."""
+    kind: type[Client] = request.param
+    return kind
+
+
 @pytest.fixture
-def tenants(tmp_path: Path) -> Iterator[Home]:
-    made = Home(tmp_path, file=tenant_file())
+def tenants(tmp_path: Path, clients: type[Client]) -> Iterator[Home]:
+    made = Home(tmp_path, file=tenant_file(), client=clients)
     yield made
-    made.server.end()
+    made.end()
+    assert bool(made.carried_count) == (clients is ClientOverSession)
 
 
 def commit(home: Home, name: str, path: str, *changes: str) -> Reply:
@@ -348,13 +382,31 @@ def test_a_sink_is_that_of_its_tenant(tenants: Home) -> None:
 
 
 def test_a_principal_that_moves_to_another_tenant_can_t_go_on_with_its_transactions(
-    tmp_path: Path,
+    tmp_path: Path, clients: type[Client]
 ) -> None:
     """It would commit what conflicts in the tenant that it has left."""
-    home = Home(tmp_path, file=tenant_file({}))
+    home = Home(tmp_path, file=tenant_file({}), client=clients)
     path = home.start("alice", b'{"timeout": 600}')
     ok(home.send("alice", f"{path}/can-commit", b'{"changes": ["k"]}'))
     home.restart(tenant_file())
 
     refused(commit(home, "alice", path, "k"), 403, "forbidden")
-    home.server.end()
+    home.end()
+
+
+def test_a_principal_that_moves_while_the_server_runs_is_one_of_the_new_tenant(
+    tmp_path: Path, clients: type[Client]
+) -> None:
+    """Also in a session that it began as one of the old tenant."""
+    home = Home(tmp_path, file=tenant_file({}), client=clients)
+    path = home.start("alice", b'{"timeout": 600}')
+    ok(home.send("alice", path, None, "GET"))
+
+    home.change(tenant_file())
+    until(lambda: home.send("alice", path, None, "GET").status == 404)
+
+    refused(commit(home, "alice", path, "k"), 403, "forbidden")
+    other = home.start("alice2")
+    ok(commit(home, "alice", home.start("alice"), "k"))
+    refused(commit(home, "alice2", other, "k"), 409, "transaction_conflict")
+    home.end()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from access.quotas import Quota
 from process.access_guard import AccessGuard
 from process.health import Check, Status
 from process.metrics import Metric, gauge
@@ -11,6 +12,7 @@ from process.settings import ServerSettings, Settings, SettingsError
 from process.tls import ServerTls
 from process.watched_files import WatchedFileError
 
+PRINCIPALS_SHOWN_MAX = 1_000  # those that have quotas; a scrape has some 5,000 series at most
 SECRET_CHARACTERS_MIN = 32  # as hexadecimal digits they are 128 bits
 
 
@@ -56,6 +58,17 @@ class Security:
         if self.tls is not None:
             text = "In how many days the certificate of the server expires; negative once it has."
             yield gauge("tls_certificate_days", text, self.tls.certificate_days())
+        if self.access is not None:
+            refused, shown = self.access.quota_refusals, self.access.principals.by_name
+            limited = sorted(name for name, each in shown.items() if each.quota != Quota())
+            yield Metric(
+                "quota_refused_requests",
+                "Requests that were refused since the start, since a principal was above its "
+                f"quota, of the first {PRINCIPALS_SHOWN_MAX} principals with one by name.",
+                [((name,), refused.get(name, 0)) for name in limited[:PRINCIPALS_SHOWN_MAX]],
+                ("principal",),
+                is_counter=True,
+            )
 
 
 def _access_guard(

@@ -30,7 +30,15 @@ from tuff.protocol.errors import (
     UnauthenticatedError,
 )
 from tuff.protocol.ids import TopicId
-from tuff.protocol.operations import Access, Operation, Right, Scope
+from tuff.protocol.operations import (
+    BEGIN_EPOCH,
+    RUN_TRANSACTION,
+    START_TRANSACTION,
+    Access,
+    Operation,
+    Right,
+    Scope,
+)
 from tuff.protocol.sentences import counted
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
@@ -38,6 +46,7 @@ ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at 
 ALLOWED_CHARACTERS_MAX = 512  # of such a call; no legal namespace, topic and token are longer
 SHOWN_TOKEN = "[token]"  # in place of a token that a client sent as a name
 _SCHEME = "bearer "
+_STARTS = (START_TRANSACTION, RUN_TRANSACTION, BEGIN_EPOCH)  # of transactions
 
 # Authorization, operation, namespace, topic, names in the certificate.
 _AllowedCall = tuple[str | None, Operation, str | None, str | None, tuple[str, ...]]
@@ -99,6 +108,8 @@ class AccessGuard:
         # Calls that the principals may do, whatever their bodies are.
         self._allowed: dict[_AllowedCall, _Admitted] = {}
         self._usages: dict[str, Usage] = {}
+        # Requests that were above a quota, by principal, since the start.
+        self.quota_refusals: dict[str, int] = {}
 
     def admitted(self, call: Call, operation: Operation, request: Request) -> Request:
         """The request, as one of its principal, whose quota its reply is charged to.
@@ -112,6 +123,8 @@ class AccessGuard:
         if found.usage is not None:
             self._charge(found.principal, found.usage, request.size)
             call.watch(partial(_meter, found.usage))
+        if found.caller.open_transactions_max is not None and operation in _STARTS:
+            call.watch(partial(self._count_refusal, found.principal))
         # Transactions have owners, and a forwarded request has the name of its principal.
         request = request.of_caller(found.caller)
         if request.is_forwarded and not self.is_of_server(request):
@@ -232,8 +245,14 @@ class AccessGuard:
                 f"{getattr(principal.quota, name):g}; nothing was done, try again after Retry-After"
             )
             error.retry_after_s = wait_s
+            self._count_refusal(principal, error)
             raise error
         usage.take_request(size_bytes)
+
+    def _count_refusal(self, principal: Principal, reply: Reply | Exception) -> None:
+        if isinstance(reply, QuotaExceededError):
+            name = principal.name
+            self.quota_refusals[name] = self.quota_refusals.get(name, 0) + 1
 
     def _principal_of(self, request: Request) -> Principal:
         """Raises: UnauthenticatedError."""

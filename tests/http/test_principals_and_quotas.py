@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http.client import JSON, Client, Reply, ok, refused, until
 from tests.http.over_session import ClientOverSession
@@ -213,6 +214,31 @@ def test_a_principal_has_so_many_open_transactions(tmp_path: Path) -> None:
     ok(home.send("alice", f"{first}/abort"))
 
     home.start("alice")
+    assert refused_requests(home) == {"admin": 0, "alice": 2, "bob": 0}
+    home.end()
+
+
+def refused_requests(home: Home) -> dict[str, float]:
+    """The metric of requests above a quota, by principal."""
+    text = ok(home.send("admin", "/metrics", None, "GET")).body.decode()
+    return {
+        sample.labels["principal"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "tuff_quota_refused_requests_total"
+    }
+
+
+def test_the_metric_of_quotas_names_the_principals_that_have_one(tmp_path: Path) -> None:
+    """A label for each name that a client sends would have no bound."""
+    home = Home(tmp_path)
+    home.send("nobody", "/v1/transactions")
+    assert refused_requests(home) == {}
+
+    home.change(access_file("requests_per_second = 1000"))
+    until(lambda: refused_requests(home))
+
+    assert set(refused_requests(home)) == set(NAMES)
     home.end()
 
 
@@ -228,6 +254,7 @@ def test_a_principal_above_its_rate_has_to_wait_and_others_do_not(tmp_path: Path
     refused(reply, 429, "quota_exceeded", naming="bytes_per_second=100000")
     assert int(reply.header("Retry-After") or 0) > 1
     ok(home.send("bob", topic, None, "GET"))
+    assert refused_requests(home)["alice"] == 1
     home.end()
 
 

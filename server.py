@@ -118,6 +118,7 @@ with _server_libraries():
     from process.directory_locks import DataDirectories, DirectoryNameError
     from process.listener import Listener, listen_failure
     from process.logging_setup import log_to
+    from process.option_parser import OptionParser
     from process.protected_files import protected_files
     from process.runtime import Runtime
     from process.settings import (
@@ -458,12 +459,11 @@ async def _run(
     return await server.run(until_stdin_closes=until_stdin_closes)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> OptionParser:
     default = ServerSettings()
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="server.py",
         description="Serve transactions and messages over HTTP.",
-        allow_abbrev=False,
     )
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings file")
     parser.add_argument(

@@ -17,6 +17,7 @@ from pathlib import Path
 from access.changes import granted, revoked
 from access.principals import EVERY, AccessFileError, Principals, Rights, hash_of
 from process.access_guard import read_access_file
+from process.option_parser import OptionParser
 from process.watched_files import WatchedFileError
 from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import check_name
@@ -107,8 +108,8 @@ def _changed(file: Path, options: argparse.Namespace) -> Mapping[str, object]:
     return {"principal": options.principal, "right": options.right, "changed": after != before}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="server.py access", allow_abbrev=False)
+def _parser() -> OptionParser:
+    parser = OptionParser(prog="server.py access")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("token").add_argument("name")
     commands.add_parser("check").add_argument("file", type=Path)

@@ -24,6 +24,7 @@ from admin.salvage_messages import SalvageReport
 from messaging.engines.engine_interface import StoreError
 from messaging.read.poll import Poll
 from process.directory_locks import DirectoryNameError
+from process.option_parser import OptionParser
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import topic_id
 from tuff.protocol.requests import Isolation
@@ -206,8 +207,8 @@ def _row(finding: Finding) -> Line:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="server.py", allow_abbrev=False)
+def _parser() -> OptionParser:
+    parser = OptionParser(prog="server.py")
     commands = parser.add_subparsers(required=True, dest="command")
     fsck = commands.add_parser("fsck", help="read everything, and report corruption")
     salvaging = commands.add_parser("salvage", help="write everything readable to a new directory")

@@ -47,6 +47,7 @@ from messaging.model.row_format import (
     split_topic,
 )
 from messaging.settings import MessagingSettings
+from process.option_parser import OptionParser
 from process.settings import Settings, SettingsError, load
 from tuff_storage.hbase_gateway import Gateways
 
@@ -359,8 +360,8 @@ def _row(state: TableState) -> Mapping[str, object]:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="server.py hbase", allow_abbrev=False)
+def _parser() -> OptionParser:
+    parser = OptionParser(prog="server.py hbase")
     commands = parser.add_subparsers(required=True, dest="command")
     deploy = commands.add_parser("deploy", help="create missing tables")
     deploy.add_argument("--yes", action="store_true", help="also change tables that differ")

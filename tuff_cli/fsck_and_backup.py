@@ -52,13 +52,25 @@ _WITHOUT_MESSAGES = click.option(
 
 
 @click.command()
-@click.argument("directory", type=_DATA)
+@click.argument("directory", type=PathType(exists=True, path_type=Path))
 @SNAPSHOTS
 @_WITHOUT_MESSAGES
 @output_options
 def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_json: bool) -> None:
-    """Check all files in DIRECTORY (--data of a stopped server), and show what is corrupt."""
+    """Check all files in DIRECTORY (--data of a stopped server), and show what is corrupt.
+
+    DIRECTORY may be a backup of a running server, a file: each of its bytes is checked, and nothing
+    is restored.
+    """
     flags = _flags(snapshots, without_messages=without_messages)
+    if directory.is_file():
+        if flags:
+            raise click.UsageError(
+                f"{directory} is a backup of a running server, which has all of its data in one "
+                "file: --snapshots and --without-messages are for directories"
+            )
+        check_backup(directory, as_json=as_json)
+        return
     summary = run_server(["fsck", str(directory), *flags], as_json=as_json)
     if damage_count := int(str(summary["damages"])):
         salvaging = shlex.join(["tuff", "salvage", *flags, str(directory)])
@@ -153,6 +165,43 @@ def _download(target: Target, archive: Path, *, as_json: bool) -> None:
     else:
         shown = ", ".join(f"{name} {value}" for name, value in counts.items())
         notice(f"backed up: {shown}")
+
+
+def check_backup(archive: Path, *, as_json: bool) -> None:
+    """Print the size of a backup of a running server, of which each byte is as it was written.
+
+    Raises:
+        DamagedRecordError: it is not whole.
+        BadRequestError: it is of a newer version.
+        TuffError: it can't be read.
+    """
+    _announce(archive)
+    try:
+        with archive.open("rb") as file:
+            part_count = sum(1 for _ in read_parts(file))
+            size_bytes = file.tell()
+    except NewerArchiveError as error:
+        raise BadRequestError(
+            f"{archive} can't be checked here: {error}; use a `tuff` of the version that wrote it, "
+            "or another backup, if it was none",
+            code="command_refused",
+        ) from None
+    except ArchiveError as error:
+        keeping = shlex.join(["tuff", "salvage", str(archive)])
+        raise DamagedRecordError(
+            f"{archive} is not a whole backup: {error}; use another one, or write what can be read "
+            f"to a new directory with `{keeping} NEW`",
+            code="damaged_backup",
+        ) from None
+    except OSError as error:
+        raise TuffError(
+            f"{archive} can't be read: {error.strerror}", code="unreadable_files"
+        ) from None
+    counts = {"parts": part_count, "bytes": size_bytes, "damages": 0}
+    if as_json:
+        print_json({"kind": "checked", **counts})
+    else:
+        notice(f"checked: {', '.join(f'{name} {value}' for name, value in counts.items())}")
 
 
 def _flags(snapshots: Path | None, *, without_messages: bool) -> list[str]:

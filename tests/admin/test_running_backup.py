@@ -1,5 +1,6 @@
 """A backup of a running server is of one moment, complete or refused, and blocks no client."""
 
+import json
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from admin.fsck import check
 from messaging.engines.leveldb import LevelDbStore
 from messaging.model.row_format import MESSAGES, ROWS_STOP
 from tests.admin.files import PATIENT, now_ms
+from tests.cli.command import tuff_command as tuff
 from tests.client.proxy import losing
 from tests.formats.history import History
 from tests.http.calls import TRANSACTIONS, Topic, begin, created
@@ -24,10 +26,16 @@ from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess, serve
 from tuff.errors import ConnectionLostError
-from tuff.protocol.errors import DamagedRecordError
+from tuff.protocol.errors import DamagedRecordError, TuffError
 from tuff_cli import main
-from tuff_cli.fsck_and_backup import download
-from tuff_storage.disk.backup_archive import ArchiveError, read_parts
+from tuff_cli.fsck_and_backup import check_backup, download
+from tuff_storage.disk.backup_archive import (
+    ArchiveError,
+    pack_end,
+    pack_head,
+    pack_part,
+    read_parts,
+)
 
 LARGE = "x" * 500_000  # characters; thirty of them are more than sockets hold between two processes
 LARGE_COUNT = 30
@@ -52,6 +60,47 @@ def test_a_restore_counts_the_rows_as_a_check_does(tmp_path: Path, new_server: N
 
     assert row_count == check(DataDirectory.of(tmp_path / "data"), now_ms=now_ms()).row_count
     assert row_count > 1_000
+
+
+def fsck(archive: Path, *options: str) -> tuple[int, str, str]:
+    done = tuff("fsck", archive, *options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_check_of_a_backup_finds_a_flipped_bit_in_each_byte(
+    tmp_path: Path, new_server: NewServer
+) -> None:
+    """The only way was to restore it."""
+    server = new_server()
+    ok(created(server.client(), "one", "main").publish("a", "b"))
+    whole, flipped = tmp_path / "whole", tmp_path / "flipped"
+    download(server.url, whole)
+    data = whole.read_bytes()
+
+    assert fsck(whole) == (0, "", f"tuff: checked: parts 2, bytes {len(data)}, damages 0\n")
+    missed = []
+    for at in range(len(data)):
+        flipped.write_bytes(data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :])
+        with pytest.raises(TuffError) as found:
+            check_backup(flipped, as_json=False)
+        if found.value.code not in ("damaged_backup", "command_refused"):
+            missed.append(at)
+    assert not missed
+
+
+def test_a_damaged_backup_is_named_with_its_place_and_what_to_do(tmp_path: Path) -> None:
+    archive = tmp_path / "monday.backup"
+    archive.write_bytes(pack_head() + pack_part(1, b"content")[:-1] + b"?" + pack_end(1))
+    code, stdout, stderr = fsck(archive)
+    assert (code, stdout) == (1, "")
+    assert "is not a whole backup: it is damaged at byte 10: " in stderr
+    assert f"`tuff salvage {archive} NEW`" in stderr
+
+    archive.write_bytes(pack_head() + pack_part(1, b"content") + pack_end(1))
+    assert json.loads(fsck(archive, "--json")[1]) == {
+        "kind": "checked", "parts": 1, "bytes": archive.stat().st_size, "damages": 0,
+    }  # fmt: skip
+    assert fsck(archive, "--without-messages")[0] == 2
 
 
 @contextmanager

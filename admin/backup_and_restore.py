@@ -7,6 +7,7 @@ since each refers to the other (design §6). A running server's backup is an arc
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from admin.data_directory import DataDirectory, new_directory
@@ -154,11 +155,8 @@ def _write_stores(
 
     Raises: ArchiveError, DamagedFilesError (their kinds), OSError, StoreError.
     """
-    store = LevelDbStore(data.messages)
-    try:
+    with closing(LevelDbStore(data.messages)) as store:
         _put(store, rows)
-    finally:
-        store.close()
     if snapshot_file:
         header, image = read_snapshot("its snapshot of transactions", bytes(snapshot_file))
         write_transaction_files(data.snapshots, image, store_id=header.store_id, now_ms=now_ms)

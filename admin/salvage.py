@@ -6,6 +6,7 @@ prove outcomes that the old files lost.
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -59,8 +60,7 @@ def _write(
     readable = ReadableRows(data.messages)
     store = check_message_store(readable, now_ms=now_ms)
     proven = prove_state(data.snapshots, recorded_files(store))
-    new = LevelDbStore(part / "messages")
-    try:
+    with closing(LevelDbStore(part / "messages")) as new:
         messages = MessageSalvage(
             readable,
             new,
@@ -73,8 +73,6 @@ def _write(
         )
         metadata = replace(rows.metadata, store_id=store_id, highest_pointer=highest)
         messages.write_metadata(metadata, proven.last_published)
-    finally:
-        new.close()
     findings = check(DataDirectory.of(part), now_ms=now_ms).findings
     assert not findings, f"salvage wrote a corrupt directory: {findings}"
     missing = () if data.has_messages else lost_commits(store, proven.state)

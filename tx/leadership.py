@@ -8,7 +8,6 @@ This needs of the directory that a process which opens a file, or lists the dire
 other processes synced before.
 """
 
-from pathlib import Path
 from typing import Protocol
 
 from tx.file_headers import EPOCH_MAX
@@ -69,27 +68,21 @@ class Tenure:
         """A function that opens files whose content only counts if it is the leader's: it
         requires the leadership after the opening. A log is opened once it is made, before anything
         relies on it."""
-        if not self.is_shared:
-            return open_file
-
-        def open_fenced(path: Path) -> AppendFile:
-            file = open_file(path)
-            try:
-                self.require()
-            except OSError:
-                file.close()
-                raise
-            return FencedFile(file, self)
-
-        return open_fenced
+        return (lambda path: FencedFile(open_file(path), self)) if self.is_shared else open_file
 
 
 class FencedFile:
     """An AppendFile whose bytes are durable only if the process led after their sync."""
 
     def __init__(self, file: AppendFile, tenure: Tenure) -> None:
+        """Raises: NotLeaderError, OSError: as `Tenure.require`; the file is closed."""
         self._file = file
         self._tenure = tenure
+        try:
+            tenure.require()
+        except OSError:
+            file.close()
+            raise
 
     def append(self, data: bytes, *, sync: bool) -> None:
         self._file.append(data, sync=sync)

@@ -38,18 +38,19 @@ from tx.state import StateImage, TransactionState
 # Pointers of one edit; far more than a block ever has, and few enough to be listed in memory.
 POINTERS_MAX = 1 << 22
 
+_OfOpen = (
+    Committing | Refused | Prepared | StoreJoined | InDoubt | Committed | Confirmed | Invalidated
+)
+
 
 def contradiction(state: TransactionState, edit: Edit, *, has_gap: bool = False) -> str | None:
     """Why this edit can't be the next one after this state; None if it can. `has_gap`: edits before
     it are lost, and with them the blocks that they reserved."""
+    if isinstance(edit, _OfOpen):
+        return _check_of_open(state, edit)
     match edit:
         case Started() | EpochBegun() | Checkpointed():
             reason = _check_pointer(state, edit, has_gap=has_gap)
-        case (
-            Committing() | Refused() | Prepared() | StoreJoined() | InDoubt()
-            | Committed() | Confirmed() | Invalidated()
-        ):  # fmt: skip
-            reason = _check_of_open(state, edit)
         case Aborted():
             reason = _check_abort(state, edit.transaction_id)
         case BlockReserved():
@@ -91,11 +92,6 @@ def _check_pointer(
 def _check_open(state: TransactionState, transaction_id: int) -> str | None:
     is_open = transaction_id in state.open
     return None if is_open else f"transaction {transaction_id} is not in progress"
-
-
-_OfOpen = (
-    Committing | Refused | Prepared | StoreJoined | InDoubt | Committed | Confirmed | Invalidated
-)
 
 
 def _check_of_open(state: TransactionState, edit: _OfOpen) -> str | None:

@@ -182,7 +182,7 @@ def _inspect_files(what: str, path: Path) -> int:
 
 def _inspect_hbase(what: str, where: str, *, elapsed_s: Callable[[], float]) -> int:
     try:
-        from admin.inspect_hbase import Where, region_lines, regions
+        from admin.inspect_hbase import location, region_lines, regions
     except ModuleNotFoundError as error:
         return _fail(
             f"reading HBase needs {error.name}, which is not installed; "
@@ -190,9 +190,14 @@ def _inspect_hbase(what: str, where: str, *, elapsed_s: Callable[[], float]) -> 
             EXIT_CORRUPT,
         )
     try:
-        found = Where.from_json(json.loads(where), elapsed_s=elapsed_s)
-        for row in regions(found) if what == "hbase-regions" else region_lines(found):
-            _print(row)
+        settings, rows = location(json.loads(where))
+        lines = (
+            regions(settings, elapsed_s=elapsed_s)
+            if what == "hbase-regions"
+            else region_lines(settings, rows, elapsed_s=elapsed_s)
+        )
+        for line in lines:
+            _print(line)
     except (ValueError, StoreError) as error:
         return _fail(str(error), EXIT_CORRUPT)
     return 0

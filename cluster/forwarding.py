@@ -20,6 +20,7 @@ from cluster.peers import Owner, Peers, PeerUnansweredError
 from cluster.session_forwarding import http_request, session_reply
 from kernel.requests_and_replies import Reply, Request, Route
 from messaging.groups.consumer_routes import group_log
+from messaging.model.parameters import WAIT_S_MAX
 from messaging.read.long_poll_of_topics import topics_in
 from tuff.protocol.errors import (
     InvalidNameError,
@@ -39,7 +40,6 @@ from tuff.protocol.operations import CREATE_TOPIC, DELETE_TOPIC, POLL, Server
 # Seconds in which another server answers, long polls aside. Longer than any server lets a call wait
 # for its storage, so that a late answer is still an answer.
 ANSWER_S_MAX = 60.0
-WAIT_S_MAX = 60.0  # seconds that a poll may wait in addition (protocol §3.4)
 
 SUSPENDED = (
     "this server is suspended: the metadata store has not confirmed its session for the session's "

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from cluster.forwarding import WAIT_S_MAX, server_route, topic_route
+from cluster.forwarding import server_route, topic_route
 from cluster.joined_cluster import Joined, JoinedCluster
 from cluster.peers import Owner, Peers
 from kernel.event_loop import InThread
 from kernel.requests_and_replies import Reply, Request, Route, json_reply, read_object, read_query
+from messaging.model.parameters import wait_in
 from metadata.member_records import ServerInfo
 from metadata.store_interface import MetadataError
 from metadata.topic_owner_records import OwnerInfo
@@ -134,8 +135,7 @@ class _Changes:
         return Owner(found.server_id, found.address)
 
     async def drain(self, request: Request) -> Reply:
-        given = read_query(request.query, parameters=("wait",))
-        wait_s = _wait_s(given.get("wait", "0"))
+        wait_s = wait_in(read_query(request.query, parameters=("wait",)))
         await self._refresh()
         others = (key for key in self._joined().ownership.members if key != self._my_id)
         if all(self._joined().ownership.members[key].is_draining for key in others):
@@ -238,16 +238,6 @@ def _after(text: str | None) -> TopicId | None:
     if not colon:
         raise BadRequestError(f"after is a topic as namespace:name, not {shown(text)}")
     return TopicId(namespace, name)
-
-
-def _wait_s(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= WAIT_S_MAX:
-        raise BadRequestError(f"wait is 0 to {WAIT_S_MAX:g} seconds, not {shown(text)}")
-    return seconds
 
 
 def _server_body(server: ServerInfo) -> dict[str, object]:

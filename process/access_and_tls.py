@@ -59,7 +59,7 @@ class Security:
             text = "In how many days the certificate of the server expires; negative once it has."
             yield gauge("tls_certificate_days", text, self.tls.certificate_days())
         if self.access is not None:
-            refused, shown = self.access.quota_refusals, self.access.principals.by_name
+            refused, shown = self.access.quota_refusals, self.access.file.value.by_name
             limited = sorted(name for name, each in shown.items() if each.quota != Quota())
             yield Metric(
                 "quota_refused_requests",

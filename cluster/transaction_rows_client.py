@@ -130,34 +130,35 @@ class TransactionRowsClient:
         # At the same time: one that does not answer must not keep the others out.
         await _all(map(self._acknowledge, missing))
 
-    async def acknowledge(self, server_id: str, incarnation: int) -> None:
-        """Let one server acknowledge the epoch. Raises: TransactionsUnavailableError: it does not
-        answer, or is no member."""
+    async def server(self, server_id: str, incarnation: int) -> OwningServer:
+        """A server that obeys this leader, so that it may join transactions. One that has just
+        become a member acknowledges the epoch first: its clients need not wait for
+        `acknowledge_new`.
+
+        Raises: TransactionsUnavailableError: it does not answer, or is no member.
+        """
         try:
-            members = await self._in_thread(self._joined().membership.members)
-            info = members.get(server_id)
-            if info is not None and info.incarnation == incarnation:
-                await self._acknowledge(info)
+            if not self.has_acknowledged(server_id, incarnation):
+                members = await self._in_thread(self._joined().membership.members)
+                info = members.get(server_id)
+                if info is not None and info.incarnation == incarnation:
+                    await self._acknowledge(info)
         except (MetadataError, PeerUnansweredError) as error:
             raise TransactionsUnavailableError(
                 f"the server {server_id} can't acknowledge the leader of transactions: {error}; "
                 "nothing was written, try again"
             ) from None
-
-    def has_acknowledged(self, server_id: str, incarnation: int) -> bool:
-        """Whether this server obeys this leader, so that it may join transactions."""
-        found = self._acknowledged.get(server_id)
-        return found is not None and found.incarnation == incarnation
-
-    def server(self, server_id: str, incarnation: int) -> OwningServer:
-        """Raises: TransactionsUnavailableError: it has not acknowledged this leader."""
-        found = self._acknowledged.get(server_id)
-        if found is None or found.incarnation != incarnation:
+        if not self.has_acknowledged(server_id, incarnation):
             raise TransactionsUnavailableError(
                 f"the server {server_id}, incarnation {incarnation}, has not acknowledged the "
                 "leader of transactions yet; try again in a moment"
             )
-        return found
+        return self._acknowledged[server_id]
+
+    def has_acknowledged(self, server_id: str, incarnation: int) -> bool:
+        """Whether this server obeys this leader."""
+        found = self._acknowledged.get(server_id)
+        return found is not None and found.incarnation == incarnation
 
     # What owners tell.
 

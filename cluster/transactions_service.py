@@ -156,11 +156,7 @@ class TransactionsService:
                 f"this server leads transactions in epoch {self._rows.epoch}, and was asked as the "
                 f"leader of epoch {body.integer('epoch')}; try again"
             )
-        which = body.text("server"), body.integer("incarnation")
-        if not self._rows.has_acknowledged(*which):
-            # It has just joined the cluster. Its clients need not wait for the next `tick`.
-            await self._rows.acknowledge(*which)
-        return self._rows.server(*which)
+        return await self._rows.server(body.text("server"), body.integer("incarnation"))
 
     def _recall(self, server: OwningServer, number: int) -> None:
         waiting = self._to_close.get(server)

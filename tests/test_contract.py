@@ -101,7 +101,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(delayed_routes(unused))
         | addresses(transaction_routes(unused, unused))
         | addresses(transaction_inspection_routes(unused, unused, unused))
-        | addresses(cluster_routes(unused, unused, unused, in_thread=unused))
+        | addresses(cluster_routes(unused, unused, in_thread=unused))
         | addresses(backup_stream.routes(unused))
         | addresses(health.routes(lambda: True, dict))
         | addresses(process_routes(Settings(), Metrics(), unused))

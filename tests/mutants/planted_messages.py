@@ -29,6 +29,13 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         (f"{_UNREAD}::test_after_a_start_what_expired_since_the_end_is_counted_and_nothing_twice",),
     ),
     Mutant(
+        "what a share group loses of partition 0 of several is not counted",
+        "messaging/groups/share_coordinator.py",
+        "            partition = topic.partition(topic.number or 0)",
+        "            partition = topic",
+        (f"{_UNREAD}::test_a_share_group_loses_of_each_partition_of_a_topic",),
+    ),
+    Mutant(
         "a group is deleted while a transaction may commit its offsets",
         "messaging/groups/consumer_coordinator.py",
         "        if state.members or state.undecided:\n",

@@ -94,11 +94,6 @@ class RetentionState:
     invalid: Collection[int]
 
 
-def is_older_generation(generation: int, current: int) -> bool:
-    """Whether the generation of a row was deleted."""
-    return generation < abs(current) or generation == -current
-
-
 def is_expired(timestamp_ms: int, ttl_s: int, *, now_ms: int) -> bool:
     """A message expires at its publish time plus its time to live (protocol §2)."""
     return timestamp_ms + ttl_s * 1000 <= now_ms
@@ -109,8 +104,8 @@ def decide(row: RetainedRow, topic: TopicRule | None, state: RetentionState) -> 
     row must not lose the messages as well."""
     if topic is None:
         return Decision.KEEP
-    if is_older_generation(row.generation, topic.generation):
-        return Decision.DROP
+    if row.generation < abs(topic.generation) or row.generation == -topic.generation:
+        return Decision.DROP  # the generation was deleted
     if row.table is Table.PAYLOAD:
         return _decide_payload(row, topic, state)
     now_ms, own_ttl_s = state.now_ms, row.ttl_s

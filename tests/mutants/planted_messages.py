@@ -488,8 +488,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "retention deletes the current generation",
         "messaging/model/expiry.py",
-        "    return generation < abs(current) or generation == -current\n",
-        "    return generation <= abs(current)\n",
+        "    if row.generation < abs(topic.generation) or row.generation == -topic.generation:\n",
+        "    if row.generation <= abs(topic.generation):\n",
         ("tests/messaging/test_expiry.py",),
     ),
     Mutant(

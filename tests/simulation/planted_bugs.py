@@ -112,8 +112,8 @@ BUGS = (
     planted(
         "retention-deletes-the-current-generation",
         "messaging/model/expiry.py",
-        "return generation < abs(current) or",
-        "return generation <= abs(current) or",
+        "row.generation < abs(topic.generation) or",
+        "row.generation <= abs(topic.generation) or",
     ),
     PlantedBug(
         "rollback-marks-rows-of-other-transactions",

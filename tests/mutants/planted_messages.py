@@ -685,7 +685,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "a server that stops leaves workers of share groups waiting",
         "process/components.py",
         "        self.messaging.stop_waiting()\n",
-        "        self.messaging.polls.stop_waiting()\n",
+        "",
         (
             "tests/http/test_share_groups.py::test_a_server_that_stops_answers_a_lease_that_waits_at_once",
         ),

@@ -3,6 +3,7 @@
 §5.4)."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -30,6 +31,9 @@ from tuff_cli.output import Result, Table, field_table, moment, seconds
 WAITING_COUNT_MAX = 10_000  # messages; no more are counted, since counting reads each of them
 POLL_COUNT = 1_000  # messages of one poll
 
+_BLOCKER_COLUMNS = (
+    "transaction", "client", "since", "age", "expires in", "lease", "blocks readers",
+)  # fmt: skip
 _TRANSACTION = click.argument("transaction", type=TRANSACTION)
 
 
@@ -263,31 +267,77 @@ def truncate(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Blocked:
+    """The committed readers of one partition; `by` is the transaction that blocks them, None if
+    none does."""
+
+    partition: TopicId
+    by: int | None
+    waiting: _Waiting
+    transactions: list[OpenTransaction]
+
+    def members(self) -> dict[str, object]:
+        return {
+            "blockedBy": None if self.by is None else str(self.by),
+            **to_json(self.waiting),
+            "transactions": self.transactions,
+        }
+
+
 @tx.command()
 @click.argument("topic", type=topic_of)
 @client_command
 def blockers(client: Client, *, topic: TopicId) -> Result:
-    """Show the transactions that block committed readers of TOPIC, and how to end them."""
-    offsets = client.offsets(topic, isolation="committed")
-    if (blocked_by := offsets.blocked_by) is None:
-        found, waiting = [], _Waiting(0, is_cut=False)
-        table, lines = None, [f"no transaction blocks the readers of {topic}"]
-    else:
-        waiting = _waiting(client, topic, offsets.end)
-        found = _publishers(client, topic, first=blocked_by)
-        table = _blocker_table(topic, found, blocked_by=blocked_by)
-        lines = _advice(blocked_by, found, waiting)
-    members = {
-        "topic": topic,
-        "blockedBy": None if blocked_by is None else str(blocked_by),
-        **to_json(waiting),
-        "transactions": found,
-    }
-    return Result(json=members, table=table, lines=lines)
+    """Show the transactions that block committed readers of TOPIC, and how to end them.
+
+    Of a topic with several partitions all are shown: TOPIC/N for one.
+    """
+    if topic.number is None:
+        info = client.topics.get(topic)
+        numbers = sorted({*info.partitions, *info.retired})
+        if len(numbers) > 1:
+            return _blockers_of_partitions(client, topic, numbers)
+    found = _blocked(client, topic)
+    table, lines = None, [f"no transaction blocks the readers of {topic}"]
+    if found.by is not None:
+        title = f"transactions that published to {topic}"
+        table, lines = Table(_BLOCKER_COLUMNS, _blocker_rows(found), title), _advice(found)
+    return Result(json={"topic": topic, **found.members()}, table=table, lines=lines)
 
 
-def _advice(blocked_by: int, found: list[OpenTransaction], waiting: _Waiting) -> list[str]:
-    databases = [one.database for one in found if one.transaction_id == blocked_by]
+def _blockers_of_partitions(client: Client, topic: TopicId, numbers: Sequence[int]) -> Result:
+    found = {number: _blocked(client, topic.partition(number)) for number in numbers}
+    held = {number: each for number, each in found.items() if each.by is not None}
+    members = [{"partition": number, **each.members()} for number, each in found.items()]
+    table, lines = (
+        None,
+        [f"no transaction blocks the readers of {topic}, in none of its partitions"],
+    )
+    if held:
+        rows = [(number, *row) for number, each in held.items() for row in _blocker_rows(each)]
+        title = f"transactions that published to {topic}"
+        table = Table(("partition", *_BLOCKER_COLUMNS), rows, title)
+        lines = [
+            line if line.startswith(" ") else f"partition {number}: {line}"
+            for number, each in held.items()
+            for line in _advice(each)
+        ]
+    return Result(json={"topic": topic, "partitions": members}, table=table, lines=lines)
+
+
+def _blocked(client: Client, partition: TopicId) -> _Blocked:
+    offsets = client.offsets(partition, isolation="committed")
+    if offsets.blocked_by is None:
+        return _Blocked(partition, None, _Waiting(0, is_cut=False), [])
+    waiting = _waiting(client, partition, offsets.end)
+    found = _publishers(client, partition, first=offsets.blocked_by)
+    return _Blocked(partition, offsets.blocked_by, waiting, found)
+
+
+def _advice(blocked: _Blocked) -> list[str]:
+    blocked_by, waiting = blocked.by, blocked.waiting
+    databases = [one.database for one in blocked.transactions if one.transaction_id == blocked_by]
     if databases and databases[0] is not None:
         name = databases[0].rpartition(".")[0]  # without the part that tells copies apart
         return [
@@ -315,13 +365,14 @@ def _waiting(client: Client, topic: TopicId, end: MessageId | None) -> _Waiting:
 
 def _publishers(client: Client, topic: TopicId, *, first: int) -> list[OpenTransaction]:
     """The transactions in progress that published to a topic; the one that blocks it is first."""
-    named = [one for one in client.transactions.overview().in_progress if str(topic) in one.topics]
+    log = str(topic if topic.number else topic.base)  # that of partition 0 has the topic's name
+    named = [one for one in client.transactions.overview().in_progress if log in one.topics]
     return sorted(named, key=lambda one: (one.transaction_id != first, one.started_at_ms))
 
 
-def _blocker_table(topic: TopicId, found: list[OpenTransaction], *, blocked_by: int) -> Table:
+def _blocker_rows(blocked: _Blocked) -> list[tuple[object, ...]]:
     now_ms = _now_ms()
-    rows = [
+    return [
         (
             one.transaction_id,
             one.client,
@@ -329,12 +380,10 @@ def _blocker_table(topic: TopicId, found: list[OpenTransaction], *, blocked_by: 
             seconds(now_ms - one.started_at_ms),
             seconds(one.expires_at_ms - now_ms),
             lease_text(one, now_ms=now_ms),
-            "now" if one.transaction_id == blocked_by else "later",
+            "now" if one.transaction_id == blocked.by else "later",
         )
-        for one in found
+        for one in blocked.transactions
     ]
-    columns = ("transaction", "client", "since", "age", "expires in", "lease", "blocks readers")
-    return Table(columns, rows, f"transactions that published to {topic}")
 
 
 def _ended(transaction: int, state: str) -> Result:

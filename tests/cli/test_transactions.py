@@ -81,6 +81,41 @@ def test_a_blocking_transaction_is_shown_with_the_command_that_ends_it(
     assert payloads(client, topic) == [b"early", b"c", b"waits"]
 
 
+def test_the_blocking_transactions_of_all_partitions_are_shown(
+    run: Tuff, client: tuff.Client
+) -> None:
+    """The command was refused, and an operator had to try each partition."""
+    client.topics.create("default:spread", partitions=3)
+    free = run("tx", "blockers", "spread")
+    first, second = client.transactions.start(), client.transactions.start()
+    client.publish("default:spread/0", "a", transaction=first)
+    client.publish("default:spread/2", "b", transaction=second)
+    client.publish("default:spread/2", "waits")
+
+    said = run("tx", "blockers", "spread").stdout.splitlines()
+    told = json.loads(run("tx", "blockers", "spread", "--json").stdout)
+    one = json.loads(run("tx", "blockers", "spread/2", "--json").stdout)
+    for transaction in (first, second):
+        client.transactions.abort(transaction)
+
+    assert free.stdout == (
+        "no transaction blocks the readers of default:spread, in none of its partitions\n"
+    )
+    ids = [str(each.transaction_id) for each in (first, second)]
+    assert said[-4:] == [
+        "partition 0: 1 message waits, including its own; to end it without its messages:",
+        f"  tuff tx invalidate {ids[0]}",
+        "partition 2: 2 messages wait, including its own; to end it without its messages:",
+        f"  tuff tx invalidate {ids[1]}",
+    ]
+    shown = [
+        (each["partition"], each["blockedBy"], [tx["transactionId"] for tx in each["transactions"]])
+        for each in told["partitions"]
+    ]
+    assert shown == [(0, ids[0], [ids[0]]), (1, None, []), (2, ids[1], [ids[1]])]
+    assert (one["blockedBy"], one["waitingCount"]) == (ids[1], 2)
+
+
 def test_transactions_are_listed_and_shown(run: Tuff, client: tuff.Client) -> None:
     transaction = client.transactions.start(client="lister")
 

@@ -111,6 +111,8 @@ def tail(
         topic = topic.partition(partition)
     with target.client() as client:
         reader = _Reader(client, topic, isolation=Isolation(isolation), tags=tags)
+        if tags is not None and start is not None and start not in (EARLIEST, LATEST):
+            reader.require_in_log(start)
         for number, message in reader.read(start, follow=follow, limit=limit):
             state = reader.state_of(number, message)
             shown = number if reader.has_partitions else None
@@ -143,6 +145,18 @@ class _Reader:
     def has_partitions(self) -> bool:
         """Whether the messages are of several partitions."""
         return self._partition is None and max(self._numbers_read, default=0) > 0
+
+    def require_in_log(self, start: Start) -> None:
+        """Refuse a start in the archive, where tags select nothing: the server would go on with the
+        log, without a word. Raises: UsageError."""
+        for number in self._numbers():
+            partition = self._topic.partition(number)
+            if self._client.poll(partition, start, limit=1, isolation=Isolation.ALL).archived:
+                raise click.UsageError(
+                    f"--tags selects messages of the log, and {self._topic} has older ones in its "
+                    "archive at this start; --from earliest begins with the log, and without --tags the "
+                    "archived ones are printed, with their tags in --json"
+                )
 
     def state_of(self, partition: int, message: Message) -> str | None:
         """The state of a message that was just read; None if the reader gets committed ones."""

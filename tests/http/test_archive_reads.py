@@ -10,6 +10,7 @@ import pytest
 
 import tuff
 from kernel.archive_manifest import Hour
+from tests.cli.command import tuff_command
 from tests.http.calls import payloads
 from tests.http.client import Client, Reply, ok, refused
 from tests.http.process import serve
@@ -152,3 +153,23 @@ def test_a_truncated_topic_begins_with_the_archive_for_a_reader_from_a_time(
 def test_an_archive_that_is_not_there_is_logged_at_the_start(tmp_path: Path) -> None:
     with serve(tmp_path, f"messaging.archive_directory={tmp_path / 'away'}") as process:
         assert f"code=archive_missing directory={tmp_path / 'away'}" in process.stderr()
+
+
+def test_a_tail_with_tags_is_refused_in_the_archive(reader: Client) -> None:
+    """It printed the messages of the log, and said nothing of those in the archive."""
+    ok(reader.post(f"{PATH}/publish", {"messages": [{"payload": "6", "tags": ["eu"]}]}))
+    url = f"http://127.0.0.1:{reader.port}"
+
+    def tail(*options: str) -> tuple[int, str, str]:
+        done = tuff_command("tail", "shop:orders", *options, url=url)
+        return done.returncode, done.stdout.strip(), done.stderr
+
+    code, printed, said = tail("--tags", "eu", "--from", "0")
+    assert (code, printed) == (2, "")
+    assert "shop:orders has older ones in its archive at this start" in said
+    assert "--from earliest" in said
+    assert "without --tags" in said
+    for start in (["--from", "earliest"], ["--from", "10m"], []):
+        code, printed, said = tail("--tags", "eu", *start)
+        assert (code, printed[-1:], said) == (0, "6", "")
+    assert len(tail("--from", "0")[1].splitlines()) == 6

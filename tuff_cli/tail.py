@@ -154,8 +154,8 @@ class _Reader:
             if self._client.poll(partition, start, limit=1, isolation=Isolation.ALL).archived:
                 raise click.UsageError(
                     f"--tags selects messages of the log, and {self._topic} has older ones in its "
-                    "archive at this start; --from earliest begins with the log, and without --tags the "
-                    "archived ones are printed, with their tags in --json"
+                    "archive at this start; --from earliest begins with the log, and without "
+                    "--tags the archived ones are printed, with their tags in --json"
                 )
 
     def state_of(self, partition: int, message: Message) -> str | None:

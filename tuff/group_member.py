@@ -55,6 +55,9 @@ log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
+# Seconds that a member waits for its instance id, if another one has it. A member that was killed
+# has lost it then: `groups.session_timeout` is 45 s.
+INSTANCE_ID_WAIT_S = 60.0
 IDLE_S = 0.2  # seconds between two looks while some partitions can't be waited for
 LONG_POLL_S = 20.0  # seconds
 LOOK_S = 60.0  # seconds between two looks at partitions of which waits found nothing
@@ -147,9 +150,38 @@ class _Waited:
     quiet_until_s: float = 0.0
 
 
+<<<<<<< HEAD
 def _can_repeat_heartbeat(error: Exception) -> bool:
     # A static member that was killed is in the group until its session is over.
     return is_passing(error) or isinstance(error, UnreleasedInstanceIdError)
+=======
+@dataclass(frozen=True, slots=True)
+class _Delivered:
+    """A batch whose offset is to be committed, together with the letters of what failed in it."""
+
+    batch: Batch
+    failures: tuple[Failure, ...] = ()
+
+
+def _name(plan: ConsumerPlan, member_id: str) -> str:
+    return f"the member {member_id} of the group {plan.group}"
+
+
+class Place(Protocol):
+    """Where the positions of a group are, if they are not in its log. The transactions of batches
+    store them there, and the coordinator learns them for the lag."""
+
+    def use(self, connection: Collection[Any]) -> None:
+        """Let transactions without a connection of their own use this one from now on."""
+        ...
+
+    def take(
+        self, starts: Mapping[PartitionId, MessageId | None]
+    ) -> Flow[dict[PartitionId, MessageId]]:
+        """Exclude the member that had these partitions before; returns the positions of those where
+        this is done. `starts`: where the group begins in those without a position."""
+        ...
+>>>>>>> d72b26b5 (Raise where another consumer that lives has the instance id)
 
 
 def _offset_of(batch: Batch) -> dict[PartitionId, MessageId]:
@@ -163,6 +195,9 @@ class ConsumerFlows(Generic[C]):
     are, if they are not in its log. The transactions of batches store them there, and the
     coordinator learns them for the lag.
     """
+
+    # Since when another member has the instance id of this one, in seconds.
+    _instance_id_taken_s: float | None = None
 
     def __init__(
         self,
@@ -188,7 +223,7 @@ class ConsumerFlows(Generic[C]):
         self._outages = bounded(self)  # of reading
         self._commit_outages = bounded(self, waits_for=self._can_repeat_commit)
         self._heartbeat_outages = bounded(
-            f"the heartbeat of {self}", waits_for=_can_repeat_heartbeat
+            f"the heartbeat of {self}", waits_for=self._can_repeat_heartbeat
         )
         self._held = _Held()
         self._announced: frozenset[PartitionId] = frozenset()  # `on_assigned` has returned
@@ -255,13 +290,23 @@ class ConsumerFlows(Generic[C]):
                     continue
                 self._failure = error
                 # A join that got no answer may have been executed.
-                self._may_have_joined = self._may_have_joined and _can_repeat_heartbeat(error)
+                self._may_have_joined = self._may_have_joined and self._can_repeat_heartbeat(error)
                 self._news.set()
             else:
                 self._heartbeat_outages.end()
             heard = self._heard
             interval_s = 1.0 if heard is None else heard.view.heartbeat_interval_s
             yield from unless(self._due, paused(Pause(min(interval_s, RENEW_S))))
+
+    def _can_repeat_heartbeat(self, error: Exception) -> bool:
+        if not isinstance(error, UnreleasedInstanceIdError):
+            return is_passing(error)
+        # A static member that was killed is in the group until its session is over. One that is
+        # there for longer lives, and has the id for as long as it wants.
+        now_s = self._elapsed_s()
+        if self._instance_id_taken_s is None:
+            self._instance_id_taken_s = now_s
+        return now_s - self._instance_id_taken_s < INSTANCE_ID_WAIT_S
 
     def _renew_transactions(self) -> Flow[None]:
         """A handler may take any time: the transaction of its batch lives as long as its member."""
@@ -291,10 +336,17 @@ class ConsumerFlows(Generic[C]):
             return
         if view is not None:
             self._heard = _Heard(held.life, view, sent_s)
-            self._failure = None
+            self._failure = self._instance_id_taken_s = None
             if view.assigned != held.owned or view.epoch != held.epoch:
                 self._news.set()
 
+<<<<<<< HEAD
+=======
+    def _is_refused(self) -> bool:
+        failure = self._failure
+        return failure is not None and not self._can_repeat_heartbeat(failure)
+
+>>>>>>> d72b26b5 (Raise where another consumer that lives has the instance id)
     def _look_for_topics(self) -> Flow[None]:
         """Warn of topics that do not exist, and create the retry topics of those that do."""
         for topic in self._plan.topics:

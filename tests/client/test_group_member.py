@@ -12,8 +12,13 @@ from tuff.consumer_options import Batch, ConsumerPlan, DeliveryModeLike, mode_of
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.errors import ConnectionLostError, WrongStateError
 from tuff.flows_and_repeated_calls import Call, Flow, Hook, Pause, Retries, Unless
+<<<<<<< HEAD
 from tuff.group_calls import CommittedOffset, CommittedOffsets, MemberView
 from tuff.group_member import ConsumerFlows
+=======
+from tuff.group_calls import CommittedOffsets, MemberView
+from tuff.group_member import INSTANCE_ID_WAIT_S, ConsumerFlows
+>>>>>>> d72b26b5 (Raise where another consumer that lives has the instance id)
 from tuff.protocol.errors import (
     GroupError,
     OwnershipMovingError,
@@ -469,6 +474,35 @@ def test_a_static_member_waits_for_the_session_of_its_former_process() -> None:
     assert isinstance(step, Unless)
     assert step.step == Pause(0.05)
     assert world.poll() is None
+
+
+def test_an_instance_id_of_a_member_that_lives_is_refused_after_a_session() -> None:
+    """The poll returned None for ever, and only the log said that two consumers had one id."""
+    world = World()
+    taken = [UnreleasedInstanceIdError("the member m0 has the instance id i1") for _ in range(4)]
+    heartbeats = world.flows.heartbeats()
+    next(heartbeats)
+    heartbeats.send(TopicInfo(TOPIC, 1, {}))
+    heartbeats.throw(taken[0])
+    world.now_s += INSTANCE_ID_WAIT_S - 1
+    join_again(heartbeats, taken[1])
+    assert world.poll() is None
+
+    world.now_s += 1
+    for error in taken[2:]:  # it is tried again, and raised again
+        join_again(heartbeats, error)
+        with pytest.raises(UnreleasedInstanceIdError, match="m0 has the instance id i1"):
+            world.poll()
+
+    world.beat()  # the other one was closed
+    assert payload(world.poll()) == b"a"
+
+
+def join_again(heartbeats: Flow[None], error: TuffError) -> None:
+    """The next heartbeat, which is a join, gets this error."""
+    next(heartbeats)  # it asks for the topic
+    heartbeats.send(TopicInfo(TOPIC, 1, {}))
+    heartbeats.throw(error)
 
 
 def test_any_other_refusal_is_raised_by_poll_and_tried_again() -> None:

@@ -112,14 +112,20 @@ def _requests(client: _Client, addr: str, count: int) -> Iterator[tuple[str, Cal
     yield f"delayed publish of {count}", publish("large/publish?delay=3600", plain)
     yield f"commit of a publish of {count}", ended("commit")
     yield f"abort of a publish of {count}", ended("abort")
-    yield f"commit that brings {count}", partial(_commit, client, count)
+    yield f"commit that brings {count}", partial(_commit, client, count, "x")
+    with_key = {"payload": "x", "key": "k", "tags": ["t"]}
+    yield f"commit that brings {count} with key and tag", partial(_commit, client, count, with_key)
     yield from _session_polls(_Client(addr), addr)
 
 
-def _commit(client: _Client, count: int) -> Large:
+def _commit(client: _Client, count: int, message: object) -> Large:
     """A commit whose messages are in its body."""
     entries = [
-        {"topic": "default:large", "messages": ["x"] * min(ENTRY, count - start)}
+        {
+            "namespace": "default",
+            "topic": "large",
+            "messages": [message] * min(ENTRY, count - start),
+        }
         for start in range(0, count, ENTRY)
     ]
     started = json.loads(client.call("POST", "/v1/transactions"))

@@ -150,40 +150,6 @@ class _Waited:
     quiet_until_s: float = 0.0
 
 
-<<<<<<< HEAD
-def _can_repeat_heartbeat(error: Exception) -> bool:
-    # A static member that was killed is in the group until its session is over.
-    return is_passing(error) or isinstance(error, UnreleasedInstanceIdError)
-=======
-@dataclass(frozen=True, slots=True)
-class _Delivered:
-    """A batch whose offset is to be committed, together with the letters of what failed in it."""
-
-    batch: Batch
-    failures: tuple[Failure, ...] = ()
-
-
-def _name(plan: ConsumerPlan, member_id: str) -> str:
-    return f"the member {member_id} of the group {plan.group}"
-
-
-class Place(Protocol):
-    """Where the positions of a group are, if they are not in its log. The transactions of batches
-    store them there, and the coordinator learns them for the lag."""
-
-    def use(self, connection: Collection[Any]) -> None:
-        """Let transactions without a connection of their own use this one from now on."""
-        ...
-
-    def take(
-        self, starts: Mapping[PartitionId, MessageId | None]
-    ) -> Flow[dict[PartitionId, MessageId]]:
-        """Exclude the member that had these partitions before; returns the positions of those where
-        this is done. `starts`: where the group begins in those without a position."""
-        ...
->>>>>>> d72b26b5 (Raise where another consumer that lives has the instance id)
-
-
 def _offset_of(batch: Batch) -> dict[PartitionId, MessageId]:
     return {batch.partition: batch.next_id}
 
@@ -316,7 +282,7 @@ class ConsumerFlows(Generic[C]):
 
     def _beat(self) -> Flow[None]:
         held, failure = self._held, self._failure
-        is_refused = failure is not None and not _can_repeat_heartbeat(failure)
+        is_refused = failure is not None and not self._can_repeat_heartbeat(failure)
         if held.life == self._lost_life or is_refused:
             return  # `poll` has to give the partitions up, or to raise the failure
         if is_join := held.epoch == group_calls.JOIN:
@@ -340,13 +306,6 @@ class ConsumerFlows(Generic[C]):
             if view.assigned != held.owned or view.epoch != held.epoch:
                 self._news.set()
 
-<<<<<<< HEAD
-=======
-    def _is_refused(self) -> bool:
-        failure = self._failure
-        return failure is not None and not self._can_repeat_heartbeat(failure)
-
->>>>>>> d72b26b5 (Raise where another consumer that lives has the instance id)
     def _look_for_topics(self) -> Flow[None]:
         """Warn of topics that do not exist, and create the retry topics of those that do."""
         for topic in self._plan.topics:

@@ -12,13 +12,8 @@ from tuff.consumer_options import Batch, ConsumerPlan, DeliveryModeLike, mode_of
 from tuff.consumer_run_loop import ConsumerRun
 from tuff.errors import ConnectionLostError, WrongStateError
 from tuff.flows_and_repeated_calls import Call, Flow, Hook, Pause, Retries, Unless
-<<<<<<< HEAD
 from tuff.group_calls import CommittedOffset, CommittedOffsets, MemberView
-from tuff.group_member import ConsumerFlows
-=======
-from tuff.group_calls import CommittedOffsets, MemberView
 from tuff.group_member import INSTANCE_ID_WAIT_S, ConsumerFlows
->>>>>>> d72b26b5 (Raise where another consumer that lives has the instance id)
 from tuff.protocol.errors import (
     GroupError,
     OwnershipMovingError,

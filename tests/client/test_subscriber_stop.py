@@ -131,7 +131,7 @@ def test_a_stop_ends_the_wait_for_the_server(
 
 
 async def test_a_stop_ends_the_wait_for_the_server_on_an_event_loop(
-    topic: tuff.TopicId, positions: tuff.TablePositions
+    topic: tuff.TopicId, positions: tuff.TablePositions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with tuff.AsyncClient(NO_SERVER, retries=0) as client:
         subscriber = client.subscriber(topic, never, positions=positions)
@@ -141,7 +141,7 @@ async def test_a_stop_ends_the_wait_for_the_server_on_an_event_loop(
                 Thread(target=subscriber.stop).start()
             await asyncio.Event().wait()
 
-        client._driver._pause = stop_meanwhile
+        monkeypatch.setattr("tuff.aio.driver.asyncio.sleep", stop_meanwhile)
 
         await subscriber.run()
 

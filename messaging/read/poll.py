@@ -6,7 +6,7 @@ again each time it wakes. It registers for wake-ups before it reads, so that no 
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -188,10 +188,11 @@ class Polls:
         finally:
             waiters.pop(waiter, None)
 
-    async def reply(self, topic: TopicId, poll: Poll, recipient: Recipient) -> Reply:
-        """The reply of a poll of this client. That of many messages is made in a thread."""
-        result = await self.poll(topic, replace(poll, recipient=recipient))
-        client, encoding = recipient
+    async def reply(self, topic: TopicId, poll: Poll) -> Reply:
+        """The reply of a poll to its recipient. That of many messages is made in a thread."""
+        assert poll.recipient is not None
+        client, encoding = poll.recipient
+        result = await self.poll(topic, poll)
         if len(result.messages) > ENCODED_COUNT_MAX and not result.messages.has_encoded(encoding):
             encode = partial(result.messages.encoded, encoding, generation=result.generation)
             await self._turns.take(client, partial(self._store.in_thread_read, encode))
@@ -244,7 +245,9 @@ class Polls:
                 # was set back.
                 query, after = replace(query, after=asked), asked
             live_from = query.live_from
-            archived = await self._read_archive(topic, generation, query, poll)
+            archived = None
+            if self._archive is not None and _starts_in_archive(poll, query):
+                archived = await self._archive.read(topic.id, generation, query)
             # A poll that was caught up is woken by each new row: it misses nothing while it waits.
             is_expired |= not was_caught_up and self._is_expired(poll, query, archived)
             if archived is not None and (archived.messages or archived.caught_up):
@@ -286,13 +289,6 @@ class Polls:
             if self._state.index.may_lack_rows(own):
                 raise
         return snapshot
-
-    async def _read_archive(
-        self, topic: Topic, generation: int, query: Query, poll: Poll
-    ) -> "ArchiveRead | None":
-        if self._archive is None or not _starts_in_archive(poll, query):
-            return None
-        return await self._archive.read(topic.id, generation, query)
 
     async def _read(
         self,
@@ -562,13 +558,12 @@ def routes(polls: Polls) -> list[Route]:
             consume = avro_bodies.decode_consume_request(body)
         else:
             consume = request_bodies.consume_request_from_json(request.value())
-        asked = _poll_of(dict(request.query), consume)
         if request.members is not None:
             asked_in = MediaType.AVRO  # a session has no JSON
         encoding = reply_encoding(request.accept, asked_in=asked_in, offered=POLL_TYPES)
         if encoding.media_type is MediaType.ARROW:
             await polls.load_arrow()
-        return await polls.reply(topic, asked, _recipient(request, encoding))
+        return await polls.reply(topic, _poll_of(request, consume, encoding))
 
     async def browse(request: Request) -> Reply:
         topic = topic_of(request, parameters=_BROWSE_PARAMETERS)
@@ -578,8 +573,8 @@ def routes(polls: Polls) -> list[Route]:
             inclusive=boolean(query.get("inclusive", "true"), what="inclusive"),
             limit=None if limit is None else whole_digits(limit, what="limit"),
         )
-        asked = _poll_of(query, consume)
         encoding = reply_encoding(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
+        asked = _poll_of(request, consume, encoding)
         if start == "latest":
             # Taken before the read, so that messages published meanwhile are delivered.
             asked = replace(asked, start=polls.latest(topic), inclusive=False)
@@ -587,16 +582,13 @@ def routes(polls: Polls) -> list[Route]:
             asked = replace(asked, start=start_from(start))
         if encoding.media_type is MediaType.ARROW:
             await polls.load_arrow()
-        return await polls.reply(topic, asked, _recipient(request, encoding))
+        return await polls.reply(topic, asked)
 
     return [Route(operations.POLL, poll), Route(operations.BROWSE, browse)]
 
 
-def _recipient(request: Request, encoding: Encoding) -> Recipient:
-    return Recipient(None if request.call is None else request.call.client, encoding)
-
-
-def _poll_of(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
+def _poll_of(request: Request, consume: ConsumeRequest, encoding: Encoding) -> Poll:
+    query = dict(request.query)
     isolation, tx = choice(query, "isolation", Isolation), transaction_named(query)
     if (isolation, tx, consume.transaction).count(None) < 2:
         raise BadRequestError("give at most one of isolation, tx and a transaction in the body")
@@ -620,6 +612,7 @@ def _poll_of(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         wait_s=wait_in(query),
         through=None if through is None else MessageId.from_hex(through),
         tags=tags_in(query),
+        recipient=Recipient(None if request.call is None else request.call.client, encoding),
     )
 
 

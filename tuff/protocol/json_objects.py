@@ -12,7 +12,7 @@ A field with a default may be missing in a reply.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -172,8 +172,7 @@ def _codec_of(hint: Any) -> Codec:
     if origin in (Union, UnionType):
         (inner,) = [each for each in of if each is not NoneType]
         return _or_null(_codec_of(inner))
-    if origin is tuple and of[-1] is not Ellipsis:
-        return _row_of([_codec_of(each) for each in of])
+    assert origin is not tuple or of[-1] is Ellipsis, f"{hint} has no codec"
     if origin in (tuple, list, frozenset):
         return _array_of(origin, _codec_of(of[0]))
     if origin is not None:
@@ -212,22 +211,6 @@ def _array_of(kind: Callable[[Iterable[object]], object], codec: Codec) -> Codec
         ),
         lambda value, namespace: [codec.write(each, namespace) for each in value],
     )  # fmt: skip
-
-
-def _row_of(codecs: Sequence[Codec]) -> Codec:
-    def read(value: object, what: str, namespace: str | None) -> tuple[object, ...]:
-        elements = array_from_json(value, what)
-        if len(elements) != len(codecs):
-            raise BadRequestError(f"{what} has {len(codecs)} elements, not {len(elements)}")
-        pairs = zip(codecs, elements, strict=True)
-        return tuple(codec.read(each, f"an element of {what}", namespace) for codec, each in pairs)
-
-    return Codec(
-        read,
-        lambda value, namespace: [
-            codec.write(each, namespace) for codec, each in zip(codecs, value, strict=True)
-        ],
-    )
 
 
 def _object_of(key: Codec, codec: Codec) -> Codec:

@@ -6,6 +6,7 @@ A JVM ends with its standard input, so it never outlives the tests.
 file, and start in half the processor time.
 """
 
+import random
 import selectors
 import signal
 import socket
@@ -13,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ CLASSES = ROOT / "build" / "hbase" / "classes.jsa"
 LAUNCHER = "tuff.runtime.LocalHBase"
 ANSWERS_WITHIN_S = 180.0  # seconds; a busy machine takes many times the four of an idle one
 STOPS_WITHIN_S = 60.0
+SERVER_PORTS = range(10_000, 32_000)  # below those that Linux gives to connections
 PARTS = ("zookeeper", "master", "region-server", "thrift", "thrift2")
 
 
@@ -38,15 +40,18 @@ class Ports(NamedTuple):
 
     @classmethod
     def free(cls) -> "Ports":
-        """Ports that are free now."""
-        sockets = [socket.socket() for _ in cls._fields]
-        try:
-            for each in sockets:
-                each.bind(("127.0.0.1", 0))
-            return cls(*(each.getsockname()[1] for each in sockets))
-        finally:
-            for each in sockets:
-                each.close()
+        """Ports that are free now. A JVM binds them seconds later, and meanwhile no connection gets
+        one of them as its own."""
+        found: list[int] = []
+        with ExitStack() as held:
+            for port in random.sample(SERVER_PORTS, len(SERVER_PORTS)):
+                probe = held.enter_context(socket.socket())
+                with suppress(OSError):
+                    probe.bind(("127.0.0.1", port))
+                    found.append(port)
+                if len(found) == len(cls._fields):
+                    break
+        return cls(*found)
 
 
 class CommandError(Exception):

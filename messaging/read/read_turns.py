@@ -37,7 +37,7 @@ class ReadTurns:
             except BaseException:  # the client has gone, or takes its poll back
                 if turn in turns.waiting:
                     turns.waiting.remove(turn)
-                else:
+                elif not turn.cancelled():  # it had got its turn
                     self._end(client)
                 raise
         # A thread that has begun can't be stopped: its turn ends with it, also when the client is
@@ -54,9 +54,11 @@ class ReadTurns:
 
     def _end(self, client: object) -> None:
         turns = self._of[client]
-        if turns.waiting:
-            turns.waiting.popleft().set_result(None)
-            return
+        while turns.waiting:
+            turn = turns.waiting.popleft()
+            if not turn.done():  # else its task was cancelled, and has not run since
+                turn.set_result(None)
+                return
         turns.under_way -= 1
         if not turns.under_way:
             del self._of[client]

@@ -117,6 +117,19 @@ async def test_a_turn_that_comes_when_its_client_has_gone_is_passed_on(reads: Re
     assert [*reads.under_way] == ["b", "d"]
 
 
+async def test_a_read_whose_task_is_cancelled_as_its_turn_comes_gives_it_to_the_next(
+    reads: Reads,
+) -> None:
+    of_one = await reads.ask("one", "a", "b", "c", "d")
+
+    reads.under_way["a"].set_result("a")
+    of_one[2].cancel()
+    await settle_down(asyncio.sleep(0))
+
+    assert await of_one[0] == "a"
+    assert [*reads.under_way] == ["b", "d"]
+
+
 def _begun(work: Coroutine[Any, Any, str]) -> Callable[[], None]:
     """Begin a read as a connection does; what takes it back."""
 

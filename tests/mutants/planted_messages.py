@@ -259,7 +259,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the turn of a read that was taken back is lost",
         "messaging/read/read_turns.py",
-        "                else:\n                    self._end(client)\n",
+        "                elif not turn.cancelled():  # it had got its turn\n"
+        "                    self._end(client)\n",
         "",
         (
             "tests/messaging/test_read_turns.py::test_a_turn_that_comes_when_its_client_has_gone_is_passed_on",
